@@ -1,0 +1,34 @@
+"""Honest probabilities from any trained network, without training it again: Parameter Ensembling by Perturbation."""
+
+from peppermill import metrics
+from peppermill.baselines.temperature import Tempered, fit_temperature
+from peppermill.ensemble import PepEnsemble, fit, load
+from peppermill.evaluation import Comparison, Scores, compare, compare_all, evaluate
+from peppermill.likelihood import Bernoulli, Categorical, Gaussian
+from peppermill.predictions import Predictions, predict
+from peppermill.sweep import Sweep, sweep_sigma
+from peppermill.types import Likelihood, PepWarning, Predictor
+
+__all__ = [
+    "Bernoulli",
+    "Categorical",
+    "Comparison",
+    "Gaussian",
+    "Likelihood",
+    "PepEnsemble",
+    "PepWarning",
+    "Predictions",
+    "Predictor",
+    "Scores",
+    "Sweep",
+    "Tempered",
+    "compare",
+    "compare_all",
+    "evaluate",
+    "fit",
+    "fit_temperature",
+    "load",
+    "metrics",
+    "predict",
+    "sweep_sigma",
+]

@@ -1,0 +1,6 @@
+"""`python -m peppermill`."""
+
+from peppermill.cli.app import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""What PEP is compared with: one file each."""

@@ -1,0 +1,50 @@
+"""`peppermill`: the commands, together."""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+
+from peppermill.cli import console, demo, evaluate, fit, info, predict, sweep
+
+app = typer.Typer(
+    name="peppermill",
+    help="Honest probabilities from any trained network, without training it again (PEP, NeurIPS 2020).",
+    epilog="Start with `peppermill demo`.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+
+for name, module in {
+    "demo": demo,
+    "fit": fit,
+    "evaluate": evaluate,
+    "predict": predict,
+    "sweep": sweep,
+    "info": info,
+}.items():
+    app.command(name, epilog=module.EXAMPLES)(console.plain_errors(module.command))
+
+
+@app.callback()
+def options(
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    shown: Annotated[bool, typer.Option("--version", help="Show the version and stop.", is_eager=True)] = False,
+) -> None:
+    console.debug["on"] = debug
+    if shown:
+        console.say(f"peppermill {version('peppermill')}")
+        raise typer.Exit()
+
+
+def main() -> None:
+    """The command line; `--debug` may stand anywhere on it."""
+    arguments = sys.argv[1:]
+    if "--debug" in arguments:
+        arguments = ["--debug", *(argument for argument in arguments if argument != "--debug")]
+    app(arguments)

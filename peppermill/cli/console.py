@@ -1,0 +1,76 @@
+"""What every command shares: how it speaks, and how it fails."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from peppermill.report import table
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+debug = {"on": False}
+
+
+def out() -> Console:
+    """Where results go; wide enough for the table where there is no terminal to ask."""
+    return Console(width=None if sys.stdout.isatty() else 140, highlight=False, soft_wrap=False)
+
+
+def say(text: str) -> None:
+    out().print(text, markup=False)
+
+
+def plain_errors(command: Command) -> Command:
+    """A mistake of the user's gets a line or two and exit code 2; Ctrl-C gets 130; `--debug` gets the traceback."""
+
+    @functools.wraps(command)
+    def guarded(*args: Any, **kwargs: Any) -> Any:
+        try:
+            with warnings.catch_warnings():
+                warnings.showwarning = _note
+                return command(*args, **kwargs)
+        except KeyboardInterrupt:
+            _complain("interrupted: nothing was changed, and no file was left half-written.")
+            raise typer.Exit(130) from None
+        except (typer.Exit, typer.Abort):
+            raise
+        except Exception as error:
+            if debug["on"]:
+                raise
+            _complain(_one_line(error))
+            raise typer.Exit(2) from None
+
+    return guarded  # type: ignore[return-value]
+
+
+def show_methods(content: Mapping[str, Any]) -> None:
+    """The table of methods of a run."""
+    shown = Table(title=content["title"], caption=table.caption(content), title_justify="left", caption_justify="left")
+    for title in table.header(content):
+        shown.add_column(title, no_wrap=True)
+    for cells in table.rows(content):
+        shown.add_row(*(escape("\n".join(part for part in cell if part)) for cell in cells), end_section=True)
+    out().print(shown)
+
+
+def _complain(message: str) -> None:
+    Console(stderr=True, highlight=False, soft_wrap=True).print(f"[bold red]error:[/] {escape(message)}")
+
+
+def _one_line(error: Exception) -> str:
+    expected = isinstance(error, (ValueError, TypeError, OSError, ImportError))
+    message = " ".join(str(error).split()) or type(error).__name__
+    return message if expected else f"{type(error).__name__}: {message} (`peppermill --debug ...` shows where.)"
+
+
+def _note(message: Warning | str, *_: Any, **__: Any) -> None:
+    Console(stderr=True, highlight=False, soft_wrap=True).print(f"[yellow]note:[/] {escape(str(message))}")

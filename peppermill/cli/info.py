@@ -1,0 +1,48 @@
+"""`peppermill info`: what a file holds, in words."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from peppermill import recipe, results
+from peppermill.cli.console import say, show_methods
+from peppermill.files import read_json
+
+EXAMPLES = "peppermill info pep.json"
+
+
+def command(path: Annotated[Path, typer.Argument(metavar="FILE", help="A pep.json or a run.json.")]) -> None:
+    """Say what an ensemble or a run file holds; neither model nor data are needed."""
+    if _kind(path) == results.KIND:
+        content = results.read_run(path)
+        if content["methods"]:
+            show_methods(content)
+        say(json.dumps({"settings": content["settings"], "provenance": content["provenance"]}, indent=2))
+    else:
+        _show_ensemble(read_json(path, recipe.KIND, recipe.VERSION))
+
+
+def _kind(path: Path) -> Any:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return content.get("format") if isinstance(content, dict) else None
+
+
+def _show_ensemble(content: dict[str, Any]) -> None:
+    noise, selection, search, network = (content[key] for key in ("noise", "selection", "search", "fingerprint"))
+    pairs = "antithetic pairs" if noise["antithetic"] else "independent members"
+    say(f"an ensemble of {content['size']} members, {noise['law']} noise, {pairs}, seed {noise['seed']}")
+    say(f"sigma = {content['sigma']:.6g}, temperature = {content['temperature']:.6g}")
+    say(f"perturbs {selection['arrays']} arrays ({selection['rule']}) of a network with {network['numbers']:,} numbers")
+    say(f"likelihood: {content['likelihood']['name']}")
+    say(f"found on {search['items']:,} validation items with {len(search['evaluations'])} values of sigma:")
+    for sigma, value, *_ in sorted(search["evaluations"]):
+        mean = "not finite" if value is None else f"{value / search['items']:.5f}"
+        say(f"  sigma = {sigma:<10.4g} L(sigma)/N = {mean}{'   <- chosen' if sigma == content['sigma'] else ''}")
+    say(f"written by {', '.join(f'{name} {number}' for name, number in content['versions'].items())}")

@@ -1,0 +1,79 @@
+"""`peppermill sweep`: L(sigma) along a grid."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from peppermill.cli import options
+from peppermill.cli.console import out as console
+from peppermill.cli.console import say
+from peppermill.report import plots
+from peppermill.results import Run, provenance, write_run
+from peppermill.sweep import sweep_sigma
+
+EXAMPLES = "peppermill sweep python:my_models:resnet npz:validation.npz --sigmas 0.001,0.002,0.004 --picture curve.png"
+
+
+def command(
+    model: options.Model,
+    data: options.Data,
+    sigmas: Annotated[str | None, typer.Option(help="Values separated by commas; found by itself when absent.")] = None,
+    weights: options.Weights = None,
+    out: Annotated[Path | None, typer.Option(help="Also write the run as JSON.")] = None,
+    picture: Annotated[Path | None, typer.Option(help="Also draw the curve: .png, .svg or .pdf.")] = None,
+    parameters: options.Parameters = "kernels",
+    size: options.Size = 10,
+    noise: options.Noise = "gaussian",
+    antithetic: options.Antithetic = True,
+    seed: options.Seed = 0,
+    likelihood: options.LikelihoodName = "categorical",
+    bins: options.Bins = 20,
+    batch_size: options.BatchSize = 500,
+    device: options.Device = "cpu",
+) -> None:
+    """The log-likelihood of the ensemble and of its members, and every score, along a grid of sigma (Figure 1)."""
+    swept = sweep_sigma(
+        options.network(model, weights, device),
+        options.labelled(data),
+        _numbers(sigmas) if sigmas else None,
+        parameters=parameters,
+        size=size,
+        noise=noise,
+        antithetic=antithetic,
+        seed=seed,
+        likelihood=likelihood,
+        bins=bins,
+        batch_size=batch_size,
+    )
+    table = Table("sigma", "L(sigma)/N", "members' average", "best T", "Brier", f"ECE % ({bins} bins)", "error %")
+    for p in swept.points:
+        scores = (p.log_likelihood, p.mean_member_log_likelihood, p.temperature, p.brier, 100 * p.ece, 100 * p.error)
+        table.add_row(
+            f"{p.sigma:.4g}", *(f"{score:.4f}" for score in scores), style="bold" if p == swept.best else None
+        )
+    console().print(table)
+    if out:
+        settings = {
+            "model": model,
+            "data": data,
+            "parameters": parameters,
+            "size": size,
+            "noise": noise,
+            "antithetic": antithetic,
+        }
+        write_run(Run(f"sweep of {model}", settings, (), swept, provenance(seed)), out)
+        say(f"wrote {out}")
+    if picture:
+        plots.save_figure(plots.sigma_curve(swept, swept.best.sigma), picture)
+        say(f"wrote {picture}")
+
+
+def _numbers(text: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError as error:
+        raise ValueError(f"`--sigmas {text}` must be numbers separated by commas, as in 0.001,0.002.") from error

@@ -1,0 +1,252 @@
+"""Data in the forms people have them, as batches on the network's device, the same in every pass.
+
+What fits is read once and kept for the whole job, so that images are not decoded again for every sigma; what does not
+fit is read in chunks, and each chunk serves all members before the next is read.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+from peppermill.types import Batch, Data, Inputs
+
+KEPT_BYTES = 2**30  # inputs beyond this are not held at once
+HEAD_ITEMS = 256  # how many items are read twice to see whether the data repeat
+
+
+class Batches:
+    """Batches (inputs, labels) of `data` on the device of `model`, and of its type where it has only one.
+
+    `argument` is what the caller named the data, for the messages.
+    """
+
+    def __init__(
+        self,
+        data: Data,
+        model: Any = None,
+        *,
+        argument: str = "data",
+        batch_size: int = 500,
+        kept_bytes: int = KEPT_BYTES,
+    ) -> None:
+        self.argument = argument
+        self.kept_bytes = kept_bytes
+        self.source = _as_batches(data, argument, batch_size)
+        self.device, self.dtype = device_of(model), dtype_of(model)
+        self._kept: list[Batch] | None = None
+        self._digest: int | None = None
+        if not isinstance(self.source, (_Pair, list)):
+            self._refuse_change(_head(self.source, argument, 1), _head(self.source, argument, 2))
+
+    def chunks(self) -> Iterator[list[Batch]]:
+        """The data as lists of batches, each list small enough to be held."""
+        if self._kept is not None:
+            yield self._kept
+            return
+        chunk: list[Batch] = []
+        size, digest, chunks = 0, 0, 0
+        for raw in _without_global_generator(self.source):
+            if size >= self.kept_bytes:
+                yield chunk
+                chunk, size, chunks = [], 0, chunks + 1
+            batch = _split(raw, self.argument)
+            digest = _digest_of(batch, digest)
+            chunk.append((self._placed(batch[0]), batch[1].to(self.device)))
+            size += _bytes_of(batch[0])
+        self._finish_pass(chunk, digest, chunks)
+        yield chunk
+
+    def __iter__(self) -> Iterator[Batch]:
+        for chunk in self.chunks():
+            yield from chunk
+
+    def _finish_pass(self, chunk: list[Batch], digest: int, chunks: int) -> None:
+        if not chunk:
+            raise ValueError(f"`{self.argument}` has no items: give at least one labelled batch.")
+        self._refuse_change(self._digest if self._digest is not None else digest, digest)
+        self._digest = digest
+        if chunks == 0:
+            self._kept = chunk
+
+    def _placed(self, inputs: Inputs) -> Inputs:
+        return map_tensors(lambda t: t.to(self.device, self.dtype if t.is_floating_point() else None), inputs)
+
+    def _refuse_change(self, first: int, second: int) -> None:
+        if first != second:
+            raise ValueError(
+                f"`{self.argument}` changes between two passes: it is shuffled, augmented or can be read only once. "
+                "Every sigma must be judged on the same items, or L(sigma) cannot be compared. Use `shuffle=False`, "
+                "the transforms of evaluation, and a DataLoader or a list of batches instead of a generator."
+            )
+
+
+def call(model: Any, inputs: Inputs) -> Any:
+    """The network on one batch of inputs: `model(x)`, `model(*x)` for a tuple, `model(**x)` for a dict."""
+    arguments, keywords = as_arguments(inputs)
+    return model(*arguments, **keywords)
+
+
+def as_arguments(inputs: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Inputs as positional and keyword arguments of the network."""
+    if isinstance(inputs, Mapping):
+        return (), dict(inputs)
+    return (tuple(inputs), {}) if isinstance(inputs, (tuple, list)) else ((inputs,), {})
+
+
+def output_tensor(outputs: Any) -> Tensor:
+    """The logits in whatever a network returns.
+
+    A tensor, an object or a dict with `logits`, a tuple that begins with them.
+    """
+    found = outputs
+    if isinstance(outputs, Mapping):
+        found = outputs.get("logits")
+    elif hasattr(outputs, "logits"):
+        found = outputs.logits
+    elif isinstance(outputs, (tuple, list)) and outputs:
+        found = outputs[0]
+    if not isinstance(found, Tensor):
+        raise TypeError(
+            f"the network returned {type(outputs).__name__}, in which no tensor of logits was found. Wrap it in a "
+            "module that returns a tensor, or an object with `logits`."
+        )
+    return found
+
+
+def map_tensors(function: Any, value: Any) -> Any:
+    """The same structure with the function applied to each tensor in it."""
+    if isinstance(value, Tensor):
+        return function(value)
+    if isinstance(value, Mapping):
+        return {key: map_tensors(function, part) for key, part in value.items()}
+    if isinstance(value, (tuple, list)):
+        return tuple(map_tensors(function, part) for part in value)
+    return value
+
+
+def device_of(model: Any) -> torch.device:
+    """The device of the network's first parameter or buffer."""
+    return next((t.device for t in _state(model)), torch.device("cpu"))
+
+
+def dtype_of(model: Any) -> torch.dtype | None:
+    """The one floating-point type of the network's parameters; nothing where they have several."""
+    types = {t.dtype for t in _state(model) if t.is_floating_point() and isinstance(t, nn.Parameter)}
+    return types.pop() if len(types) == 1 else None
+
+
+class _Pair:
+    """Inputs and labels of one length, cut into batches."""
+
+    def __init__(self, inputs: Inputs, labels: Tensor, batch_size: int) -> None:
+        self.inputs, self.labels, self.batch_size = inputs, labels, batch_size
+
+    def __iter__(self) -> Iterator[Batch]:
+        for start in range(0, len(self.labels), self.batch_size):
+            chosen = slice(start, start + self.batch_size)
+            yield map_tensors(lambda t, chosen=chosen: t[chosen], self.inputs), self.labels[chosen]
+
+
+def _as_batches(data: Data, argument: str, batch_size: int) -> Iterable[Any]:
+    if isinstance(data, (DataLoader, list)):
+        return data
+    if isinstance(data, tuple) and len(data) == 2 and isinstance(data[1], (Tensor, np.ndarray)):
+        return _pair(data[0], data[1], argument, batch_size)
+    if isinstance(data, TensorDataset):
+        return _pair(
+            data.tensors[:-1] if len(data.tensors) > 2 else data.tensors[0], data.tensors[-1], argument, batch_size
+        )
+    if isinstance(data, Dataset):
+        return DataLoader(data, batch_size=batch_size)
+    if not isinstance(data, (Tensor, np.ndarray, str, Mapping)) and isinstance(data, Iterable):
+        return data
+    raise TypeError(
+        f"`{argument}` is a {type(data).__name__}: give a DataLoader, a Dataset, a list of batches, or a pair "
+        "(inputs, labels)."
+    )
+
+
+def _pair(inputs: Any, labels: Any, argument: str, batch_size: int) -> _Pair:
+    inputs, labels = _as_tensors(inputs), torch.as_tensor(labels)
+    lengths: set[int] = set()
+    map_tensors(lambda t: lengths.add(len(t)), inputs)
+    if lengths != {len(labels)}:
+        raise ValueError(
+            f"`{argument}` has {', '.join(map(str, sorted(lengths))) or 'no'} inputs and {len(labels)} labels: each "
+            "input needs one label."
+        )
+    return _Pair(inputs, labels, batch_size)
+
+
+def _as_tensors(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _as_tensors(part) for key, part in value.items()}
+    return tuple(map(_as_tensors, value)) if isinstance(value, (tuple, list)) else torch.as_tensor(value)
+
+
+def _split(batch: Any, argument: str) -> Batch:
+    """One batch as (inputs, labels); of a dict, the labels are under "labels" or "label"."""
+    if isinstance(batch, Mapping):
+        key = next((key for key in ("labels", "label") if key in batch), None)
+        if key is not None:
+            return {k: v for k, v in batch.items() if k != key}, torch.as_tensor(batch[key])
+    elif isinstance(batch, (tuple, list)) and len(batch) >= 2:
+        inputs = batch[0] if len(batch) == 2 else tuple(batch[:-1])
+        return inputs, torch.as_tensor(batch[-1])
+    raise TypeError(
+        f"a batch of `{argument}` is a {type(batch).__name__} in which no labels were found: expected (inputs, "
+        "labels), or a dict "
+        'with "labels".'
+    )
+
+
+def _head(source: Iterable[Any], argument: str, seed: int) -> int:
+    """A digest of the first items, read with a generator state of its own, so that nothing repeats by accident."""
+    digest, items = 0, 0
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        for raw in islice(source, HEAD_ITEMS):
+            batch = _split(raw, argument)
+            digest, items = _digest_of(batch, digest), items + len(batch[1])
+            if items >= HEAD_ITEMS:
+                break
+    return digest
+
+
+def _without_global_generator(source: Iterable[Any]) -> Iterator[Any]:
+    """An iterator; a DataLoader draws a number from the global generator to make one, which is put back."""
+    state = torch.get_rng_state()
+    iterator = iter(source)
+    torch.set_rng_state(state)
+    return iterator
+
+
+def _digest_of(batch: Any, digest: int = 0) -> int:
+    total = [digest]
+
+    def add(tensor: Tensor) -> None:
+        raw = tensor.detach().cpu().contiguous().flatten().view(torch.uint8)
+        total[0] = zlib.crc32(cast(Any, raw.numpy()), total[0])
+
+    map_tensors(add, batch)
+    return total[0]
+
+
+def _bytes_of(inputs: Inputs) -> int:
+    sizes: list[int] = []
+    map_tensors(lambda t: sizes.append(t.nbytes), inputs)
+    return sum(sizes)
+
+
+def _state(model: Any) -> Iterator[Tensor]:
+    if isinstance(model, nn.Module):
+        yield from model.parameters()
+        yield from model.buffers()

@@ -1,0 +1,52 @@
+"""Files that are whole or absent, and JSON that says what is wrong with it."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+
+def write_atomically(path: str | Path, content: str | bytes) -> None:
+    """Write beside the path, then rename: an interrupted write leaves the old file, or none."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def read_json(path: str | Path, kind: str, newest: int) -> dict[str, Any]:
+    """The object in a file that this library wrote as `kind`, of a version no newer than `newest`."""
+    text = _read_text(path)
+    try:
+        content = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(
+            f"{path} is not JSON (line {error.lineno}): it is truncated or corrupted. Write it again."
+        ) from error
+    if not isinstance(content, dict) or content.get("format") != kind:
+        raise ValueError(f"{path} is not a {kind}: it was written by another tool, or holds something else.")
+    version = content.get("version")
+    if not isinstance(version, int) or version > newest:
+        raise ValueError(
+            f"{path} has version {version}, and this library reads up to {newest}: install a newer peppermill."
+        )
+    return content
+
+
+def _read_text(path: str | Path) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise FileNotFoundError(f"there is no file {path}.") from error
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not a text file: it is corrupted or holds something else.") from error

@@ -1,0 +1,249 @@
+"""Eq. 1, 2 and 6: the likelihood L_i(theta) of one item, and L(sigma) of an ensemble; in log space throughout.
+
+A likelihood reads a network's outputs as a distribution over labels. An item is whatever has a label: an image, a
+pixel, a token, one of several yes-or-no questions.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+import torch
+from torch import Tensor
+
+from peppermill.types import Likelihood, PepWarning
+
+
+def ensemble_log_likelihoods(member_log_likelihoods: Tensor) -> Tensor:
+    """ln (1/m) sum_j L_i(theta_j) of every item, [N], from the matrix [m, N]."""
+    return member_log_likelihoods.logsumexp(dim=0) - math.log(len(member_log_likelihoods))
+
+
+def ensemble_log_likelihood(member_log_likelihoods: Tensor) -> Tensor:
+    """L(sigma) = sum_i ln (1/m) sum_j L_i(theta_j) of eq. 6, from the matrix [m, N]."""
+    return ensemble_log_likelihoods(member_log_likelihoods).sum()
+
+
+def temper(log_probs: Tensor, temperature: float) -> Tensor:
+    """The distribution proportional to p^(1/T), classes in the last dimension; itself, bit for bit, where T is 1."""
+    return log_probs if temperature == 1 else (log_probs / temperature).log_softmax(dim=-1)
+
+
+@dataclass(frozen=True)
+class Categorical:
+    """One of K classes, from logits (or log-probabilities) [B, K], [B, K, H, W] or any [B, K, ...]; labels [B, ...].
+
+    `class_dimension=-1` reads outputs [B, tokens, K]. Items whose label is `ignored_label` do not count.
+    """
+
+    class_dimension: int = 1
+    ignored_label: int = -100
+
+    @property
+    def name(self) -> str:
+        return "categorical"
+
+    def settings(self) -> Mapping[str, int | str]:
+        return asdict(self)
+
+    def check(self, outputs: Tensor, labels: Tensor) -> None:
+        expected = list(outputs.shape)
+        if outputs.ndim < 2 or expected.pop(self.class_dimension) < 2:
+            raise ValueError(
+                f"the network's outputs have shape {list(outputs.shape)}, which leaves fewer than two classes in "
+                "dimension "
+                f'{self.class_dimension}. For one yes-or-no output use `likelihood="bernoulli"`.'
+            )
+        _check_integers(labels)
+        if list(labels.shape) != expected:
+            raise ValueError(
+                f"labels of shape {list(labels.shape)} do not fit outputs of shape {list(outputs.shape)}: expected "
+                f"{expected}, one class number for each item. Where the classes are in the last dimension, use "
+                "`likelihood=pm.Categorical(class_dimension=-1)`; one-hot labels need `labels.argmax(dim=1)`."
+            )
+        self._check_range(labels, outputs.shape[self.class_dimension])
+        _refuse_probabilities(outputs.detach().movedim(self.class_dimension, -1))
+
+    def predict(self, outputs: Tensor) -> Tensor:
+        return _wide(outputs).movedim(self.class_dimension, -1).log_softmax(dim=-1)
+
+    def items(self, predictions: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        predictions, labels = predictions.flatten(end_dim=-2), labels.flatten().long()
+        counted = labels != self.ignored_label
+        return (predictions, labels) if bool(counted.all()) else (predictions[counted], labels[counted])
+
+    def log_likelihoods(self, predictions: Tensor, labels: Tensor) -> Tensor:
+        return _log_prob_of_label(predictions, labels)
+
+    def accumulate(self, total: Tensor | None, predictions: Tensor) -> Tensor:
+        return _log_add(total, predictions)
+
+    def average(self, total: Tensor, size: int) -> Tensor:
+        return total - math.log(size)
+
+    def outputs(self, predictions: Tensor) -> Tensor:
+        return predictions.movedim(-1, self.class_dimension)
+
+    def _check_range(self, labels: Tensor, classes: int) -> None:
+        counted = labels[labels != self.ignored_label]
+        if counted.numel() and (int(counted.min()) < 0 or int(counted.max()) >= classes):
+            raise ValueError(
+                f"labels run from {int(counted.min())} to {int(counted.max())}, but the network has {classes} "
+                f"classes: labels must lie in 0..{classes - 1} (or be {self.ignored_label}, which is ignored)."
+            )
+
+
+@dataclass(frozen=True)
+class Bernoulli:
+    """Yes or no, from one logit for each label: outputs and labels [B], [B, 1] or, with several labels, [B, L].
+
+    Every label is an item of its own, and its two log-probabilities (no, yes) are the prediction. Entries whose label
+    is `ignored_label` do not count.
+    """
+
+    ignored_label: int = -100
+
+    @property
+    def name(self) -> str:
+        return "bernoulli"
+
+    def settings(self) -> Mapping[str, int | str]:
+        return asdict(self)
+
+    def check(self, outputs: Tensor, labels: Tensor) -> None:
+        if outputs.numel() != labels.numel():
+            raise ValueError(
+                f"labels of shape {list(labels.shape)} do not fit outputs of shape {list(outputs.shape)}: a yes-or-no "
+                "likelihood needs one label, 0 or 1, for each logit."
+            )
+        known = (labels == 0) | (labels == 1) | (labels == self.ignored_label)
+        if not bool(known.all()):
+            raise ValueError(
+                f"labels contain {labels[~known].flatten()[0].item()}, but a yes-or-no label is 0 or 1 (or "
+                f'{self.ignored_label}, which is ignored). For one of several classes use `likelihood="categorical"`.'
+            )
+        if len(outputs) > 1 and bool(((outputs >= 0) & (outputs <= 1)).all()):
+            warnings.warn(
+                "every output of the network lies in 0..1: if these are probabilities, remove the last sigmoid; the "
+                "Bernoulli likelihood expects logits.",
+                PepWarning,
+                stacklevel=2,
+            )
+
+    def predict(self, outputs: Tensor) -> Tensor:
+        logits = _wide(outputs)
+        return torch.nn.functional.logsigmoid(torch.stack([-logits, logits], dim=-1))
+
+    def items(self, predictions: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        predictions, labels = predictions.flatten(end_dim=-2), labels.flatten().long()
+        counted = labels != self.ignored_label
+        return predictions[counted], labels[counted]
+
+    def log_likelihoods(self, predictions: Tensor, labels: Tensor) -> Tensor:
+        return _log_prob_of_label(predictions, labels)
+
+    def accumulate(self, total: Tensor | None, predictions: Tensor) -> Tensor:
+        return _log_add(total, predictions)
+
+    def average(self, total: Tensor, size: int) -> Tensor:
+        return total - math.log(size)
+
+    def outputs(self, predictions: Tensor) -> Tensor:
+        """The logit of the averaged probability."""
+        return predictions[..., 1] - predictions[..., 0]
+
+
+@dataclass(frozen=True)
+class Gaussian:
+    """A real number, from its predicted mean and log-variance: outputs [B, 2], labels [B] or [B, 1].
+
+    The ensemble is a mixture of Gaussians. L_i is the mixture's own density; the prediction is the mixture's mean and
+    log-variance.
+    """
+
+    @property
+    def name(self) -> str:
+        return "gaussian"
+
+    def settings(self) -> Mapping[str, int | str]:
+        return {}
+
+    def check(self, outputs: Tensor, labels: Tensor) -> None:
+        if outputs.ndim < 2 or outputs.shape[-1] != 2 or labels.numel() != outputs[..., 0].numel():
+            raise ValueError(
+                f"outputs of shape {list(outputs.shape)} do not fit labels of shape {list(labels.shape)}: a Gaussian "
+                "likelihood needs a mean and a log-variance, outputs [B, 2], for labels [B]."
+            )
+
+    def predict(self, outputs: Tensor) -> Tensor:
+        return _wide(outputs)
+
+    def items(self, predictions: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        return predictions.flatten(end_dim=-2), labels.flatten().to(predictions.dtype)
+
+    def log_likelihoods(self, predictions: Tensor, labels: Tensor) -> Tensor:
+        mean, log_variance = predictions.unbind(dim=-1)
+        return -0.5 * (math.log(2 * math.pi) + log_variance + (labels - mean).square() * (-log_variance).exp())
+
+    def accumulate(self, total: Tensor | None, predictions: Tensor) -> Tensor:
+        mean, log_variance = predictions.unbind(dim=-1)
+        moments = torch.stack([mean, log_variance.exp() + mean.square()], dim=-1)
+        return moments if total is None else total + moments
+
+    def average(self, total: Tensor, size: int) -> Tensor:
+        mean, square = (total / size).unbind(dim=-1)
+        return torch.stack([mean, (square - mean.square()).log()], dim=-1)
+
+    def outputs(self, predictions: Tensor) -> Tensor:
+        return predictions
+
+
+#: The likelihoods that have a name. A new one is one class and one row here.
+LIKELIHOODS: dict[str, type[Categorical] | type[Bernoulli] | type[Gaussian]] = {
+    "categorical": Categorical,
+    "bernoulli": Bernoulli,
+    "gaussian": Gaussian,
+}
+
+
+def likelihood_named(likelihood: str | Likelihood, settings: Mapping[str, int] | None = None) -> Likelihood:
+    """The likelihood that a name stands for; a likelihood stands for itself."""
+    if not isinstance(likelihood, str):
+        return likelihood
+    if likelihood not in LIKELIHOODS:
+        raise ValueError(f"`likelihood={likelihood!r}` is unknown: choose one of {', '.join(LIKELIHOODS)}.")
+    return LIKELIHOODS[likelihood](**(settings or {}))
+
+
+def _wide(outputs: Tensor) -> Tensor:
+    """Half precision as float32: a logarithm of a probability needs more than 8 or 11 bits."""
+    return outputs.to(torch.promote_types(outputs.dtype, torch.float32))
+
+
+def _log_prob_of_label(log_probs: Tensor, labels: Tensor) -> Tensor:
+    return log_probs.gather(dim=-1, index=labels.unsqueeze(-1)).squeeze(-1)
+
+
+def _log_add(total: Tensor | None, log_probs: Tensor) -> Tensor:
+    return log_probs if total is None else torch.logaddexp(total, log_probs)
+
+
+def _check_integers(labels: Tensor) -> None:
+    if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
+        raise TypeError(
+            f"labels have type {labels.dtype}, but class numbers are integers: pass `labels.long()`, or for one-hot "
+            "or soft labels `labels.argmax(dim=1)`."
+        )
+
+
+def _refuse_probabilities(outputs: Tensor) -> None:
+    """Rows of non-negative numbers that sum to one are probabilities, and a softmax of those is a wrong, timid
+    prediction."""
+    if bool((outputs >= 0).all()) and bool(((outputs.float().sum(dim=-1) - 1).abs() < 1e-3).all()):
+        raise ValueError(
+            "the network's outputs look like probabilities (none is negative and every row sums to 1), but logits or "
+            "log-probabilities are expected. Remove the last softmax, or let the network return `probabilities.log()`."
+        )

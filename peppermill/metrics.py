@@ -1,0 +1,195 @@
+"""Appendix B and its kin: pure functions of log-probabilities [N, K] and labels [N].
+
+Smaller is better unless said otherwise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+BINS = 20  # Table 2's choice
+
+
+@dataclass(frozen=True)
+class Reliability:
+    """A reliability diagram: for each bin (lower, upper], the number of items, their mean confidence and their
+    accuracy.
+
+    Confidence and accuracy of an empty bin are NaN.
+    """
+
+    lower: Tensor
+    upper: Tensor
+    count: Tensor
+    confidence: Tensor
+    accuracy: Tensor
+
+    def gaps(self) -> Tensor:
+        """|accuracy - confidence| of each bin; 0 where it is empty."""
+        return (self.accuracy - self.confidence).abs().nan_to_num(0.0)
+
+
+def nll(log_probs: Tensor, labels: Tensor) -> float:
+    """Mean negative log-likelihood: Appendix B, and -L/N of eq. 2."""
+    return _mean(item_nll(log_probs, labels))
+
+
+def brier_score(log_probs: Tensor, labels: Tensor) -> float:
+    """Mean over items of sum_k (y_k - p_k)^2.
+
+    Appendix B also divides by -K; the numbers in its tables do not.
+    """
+    return _mean(item_brier(log_probs, labels))
+
+
+def error_rate(log_probs: Tensor, labels: Tensor) -> float:
+    """The fraction of items whose most probable class is not the label."""
+    return _mean(item_errors(log_probs, labels))
+
+
+def top_k_error(log_probs: Tensor, labels: Tensor, k: int = 5) -> float:
+    """The fraction of items whose label is not among the k most probable classes."""
+    if not 1 <= k <= log_probs.shape[1]:
+        raise ValueError(f"`k={k}` must lie in 1..{log_probs.shape[1]}, the number of classes.")
+    return _mean((log_probs.topk(k, dim=1).indices != labels[:, None]).all(dim=1).double())
+
+
+def expected_calibration_error(
+    log_probs: Tensor, labels: Tensor, bins: int = BINS, *, equal_mass: bool = False, minimum_count: int = 1
+) -> float:
+    """ECE of Appendix B: mean |accuracy - confidence| over bins, weighted by their items.
+
+    Bins with fewer than `minimum_count` items are left out; the paper's Table 1 has 10 bins of at least 21 items, its
+    Table 2 has 20 bins.
+    """
+    table = reliability(log_probs, labels, bins, equal_mass=equal_mass)
+    kept = table.count >= minimum_count
+    return float((table.gaps() * table.count * kept).sum() / len(labels))
+
+
+def maximum_calibration_error(log_probs: Tensor, labels: Tensor, bins: int = BINS, *, minimum_count: int = 1) -> float:
+    """MCE: the largest |accuracy - confidence| of a bin."""
+    table = reliability(log_probs, labels, bins)
+    return float((table.gaps() * (table.count >= minimum_count)).max())
+
+
+def classwise_calibration_error(log_probs: Tensor, labels: Tensor, bins: int = BINS) -> float:
+    """The mean over classes of the ECE of "is it this class?", with the class's own probability as confidence."""
+    probabilities = log_probs.double().exp()
+    tables = (
+        reliability_table(probabilities[:, k], labels == k, equal_width_edges(bins, labels.device))
+        for k in range(log_probs.shape[1])
+    )
+    return float(torch.stack([(t.gaps() * t.count).sum() / len(labels) for t in tables]).mean())
+
+
+def reliability(log_probs: Tensor, labels: Tensor, bins: int = BINS, *, equal_mass: bool = False) -> Reliability:
+    """The reliability table of the most probable class, in bins (lower, upper] of equal width or of equal mass."""
+    confidence, correct = top_label(log_probs, labels)
+    edges = _equal_mass(confidence, bins) if equal_mass else equal_width_edges(bins, labels.device)
+    return reliability_table(confidence, correct, edges)
+
+
+def reliability_table(confidence: Tensor, correct: Tensor, edges: Tensor) -> Reliability:
+    """The reliability table of confidences [N] and outcomes [N] between ascending edges [bins + 1]."""
+    index = bin_index(confidence, edges)
+    count, sums, hits = (
+        torch.zeros(len(edges) - 1, dtype=torch.float64, device=edges.device).index_add_(0, index, values.double())
+        for values in (torch.ones_like(confidence), confidence, correct)
+    )
+    return Reliability(edges[:-1], edges[1:], count.long(), sums / count, hits / count)
+
+
+def bin_index(confidence: Tensor, edges: Tensor) -> Tensor:
+    """The number of the bin (lower, upper] of each confidence; a confidence of 0 falls into the first."""
+    return torch.bucketize(confidence, edges[1:-1].contiguous())
+
+
+def equal_width_edges(bins: int, device: torch.device) -> Tensor:
+    """0, 1/bins, ..., 1: divided, not added up, so that 7/10 is the very number 0.7."""
+    if bins < 1:
+        raise ValueError(f"`bins={bins}` must be at least 1.")
+    return torch.arange(bins + 1, dtype=torch.float64, device=device) / bins
+
+
+def top_label(log_probs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """The probability of the most probable class, and whether that class is the label."""
+    confidence, predicted = log_probs.double().max(dim=1)
+    return confidence.exp().clamp(max=1.0), predicted == labels
+
+
+def entropy(log_probs: Tensor) -> Tensor:
+    """The entropy of each prediction in nats, [N]."""
+    log_probs = log_probs.double()
+    return -(log_probs.exp() * log_probs).nan_to_num(0.0).sum(dim=1)
+
+
+def symmetrized_kl(first: Tensor, second: Tensor, bins: int = 50) -> float:
+    """KL(p||q) + KL(q||p) of two samples' histograms over their common range; larger means easier to tell apart.
+
+    Each bin counts half an item more than it has, so that an empty bin costs a finite amount.
+    """
+    both = torch.cat([first, second]).double()
+    low, high = float(both.min()), float(both.max())
+    counts = [torch.histc(sample.double(), bins, low, high) + 0.5 for sample in (first, second)]
+    p, q = (count / count.sum() for count in counts)
+    return float(((p - q) * (p / q).log()).sum())
+
+
+def auroc(inside: Tensor, outside: Tensor) -> float:
+    """The probability that an outside item scores higher than an inside item, ties counted half; larger is better."""
+    scores = torch.cat([inside, outside]).double().cpu().numpy()
+    _, inverse, counts = np.unique(scores, return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(counts) - (counts - 1) / 2)[inverse]
+    above = ranks[len(inside) :].sum() - len(outside) * (len(outside) + 1) / 2
+    return float(above / (len(inside) * len(outside)))
+
+
+def false_positive_rate(inside: Tensor, outside: Tensor, recall: float = 0.95) -> float:
+    """FPR95: the fraction of inside items above the threshold that catches at least 95 % of the outside items."""
+    ordered = outside.double().sort(descending=True).values
+    caught = int(np.ceil(recall * len(ordered) - 1e-9))
+    return _mean((inside.double() >= ordered[caught - 1]).double())
+
+
+def item_nll(log_probs: Tensor, labels: Tensor) -> Tensor:
+    """-ln L_i of each item, [N]."""
+    _check(log_probs, labels)
+    return -log_probs.double().gather(1, labels[:, None]).squeeze(1)
+
+
+def item_brier(log_probs: Tensor, labels: Tensor) -> Tensor:
+    """sum_k (y_k - p_k)^2 of each item, [N]."""
+    _check(log_probs, labels)
+    probabilities = log_probs.double().exp()
+    of_label = probabilities.gather(1, labels[:, None]).squeeze(1)
+    return probabilities.square().sum(dim=1) + 1 - 2 * of_label
+
+
+def item_errors(log_probs: Tensor, labels: Tensor) -> Tensor:
+    """1 where the most probable class is not the label, [N]."""
+    _check(log_probs, labels)
+    return (log_probs.argmax(dim=1) != labels).double()
+
+
+def _equal_mass(confidence: Tensor, bins: int) -> Tensor:
+    """Edges that part the sorted confidences into groups of the same size; equal confidences share a bin."""
+    inner = np.quantile(confidence.cpu().numpy(), np.arange(1, bins) / bins, method="inverted_cdf")
+    edges = np.concatenate([[0.0], np.unique(inner), [1.0]])
+    return torch.as_tensor(edges, device=confidence.device)
+
+
+def _check(log_probs: Tensor, labels: Tensor) -> None:
+    if log_probs.ndim != 2 or labels.shape != log_probs.shape[:1] or not len(labels):
+        raise ValueError(
+            f"`log_probs` of shape {list(log_probs.shape)} and `labels` of shape {list(labels.shape)} do not fit: "
+            "expected [N, K] and [N], with N at least 1."
+        )
+
+
+def _mean(values: Tensor) -> float:
+    return float(values.mean())

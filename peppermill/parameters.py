@@ -1,0 +1,146 @@
+"""Which theta is perturbed: rules that select parameters of a network by name, expression or function.
+
+Biases, norm layers and embeddings are never noise targets unless they are asked for by name; buffers (batch-norm
+statistics) never are. Tied parameters are one parameter, under the first of their names.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from torch import Tensor, nn
+
+from peppermill.types import Params
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One parameter that might be perturbed, with every module that owns it and every name it goes by."""
+
+    name: str
+    aliases: tuple[str, ...]
+    owners: tuple[nn.Module, ...]
+    value: Tensor
+
+
+#: A rule sees all candidates, because "the last layer" has no meaning for one alone.
+Rule: TypeAlias = Callable[[list[Candidate]], list[Candidate]]
+
+#: What `parameters=` takes: the name of a rule, a regular expression, or a function of a parameter's name and value.
+Selection: TypeAlias = str | Callable[[str, Tensor], bool]
+
+_ADDED = re.compile(r"bias|token|embed|position|pos_", re.IGNORECASE)
+
+
+def conv_kernels(candidates: list[Candidate]) -> list[Candidate]:
+    """Convolution kernels, the paper's choice on ImageNet."""
+    return [candidate for candidate in kernels(candidates) if _is_convolution(candidate)]
+
+
+def kernels(candidates: list[Candidate]) -> list[Candidate]:
+    """Every array of two or more dimensions that multiplies activations.
+
+    Convolutions, dense layers, attention, recurrence.
+    """
+    return [candidate for candidate in candidates if _is_kernel(candidate)]
+
+
+def last_layer(candidates: list[Candidate]) -> list[Candidate]:
+    """The last kernel, in the order in which the network registers its parameters."""
+    return kernels(candidates)[-1:]
+
+
+def all_parameters(candidates: list[Candidate]) -> list[Candidate]:
+    """Everything, biases and norm layers included."""
+    return candidates
+
+
+def matching(expression: str) -> Rule:
+    """Every parameter one of whose names the regular expression finds."""
+    try:
+        pattern = re.compile(expression)
+    except re.error as error:
+        raise ValueError(
+            f"`parameters={expression!r}` is neither one of {', '.join(RULES)} nor a regular expression ({error})."
+        ) from error
+    return lambda candidates: [candidate for candidate in candidates if any(map(pattern.search, candidate.aliases))]
+
+
+#: The rules that have a name. A new rule is one function and one row here.
+RULES: dict[str, Rule] = {
+    "conv": conv_kernels,
+    "kernels": kernels,
+    "last_layer": last_layer,
+    "all": all_parameters,
+}
+
+
+def select(model: nn.Module, parameters: Selection) -> Params:
+    """The selected parameters theta* by name, in the network's order, as views that carry no gradient."""
+    candidates = list(_candidates(model))
+    chosen = _rule(parameters)(candidates)
+    if not chosen:
+        raise ValueError(_nothing_selected(model, parameters, candidates))
+    return {candidate.name: candidate.value.detach() for candidate in chosen}
+
+
+def rule_name(parameters: Selection) -> str:
+    """How a selection is written down in a saved ensemble."""
+    return parameters if isinstance(parameters, str) else f"function {getattr(parameters, '__qualname__', parameters)}"
+
+
+def names(model: nn.Module) -> list[str]:
+    """Every name that a selection may contain, in the network's order."""
+    return [candidate.name for candidate in _candidates(model)]
+
+
+def _rule(parameters: Selection) -> Rule:
+    if callable(parameters):
+        return lambda candidates: [c for c in candidates if parameters(c.name, c.value.detach())]
+    if not isinstance(parameters, str):
+        raise TypeError(
+            f"`parameters` must be a string or a function, not {type(parameters).__name__}. "
+            'Try `parameters="kernels"` or `parameters=lambda name, value: ...`.'
+        )
+    return RULES.get(parameters) or matching(parameters)
+
+
+def _candidates(model: nn.Module) -> Iterator[Candidate]:
+    aliases: dict[int, list[str]] = {}
+    for name, value in model.named_parameters(remove_duplicate=False):
+        aliases.setdefault(id(value), []).append(name)
+    for name, value in model.named_parameters():
+        if value.is_floating_point():
+            known = tuple(aliases[id(value)])
+            yield Candidate(name, known, tuple(model.get_submodule(alias.rpartition(".")[0]) for alias in known), value)
+
+
+def _is_kernel(candidate: Candidate) -> bool:
+    last_names = [alias.rpartition(".")[2] for alias in candidate.aliases]
+    return candidate.value.ndim >= 2 and any(
+        not _ADDED.search(name) and not _is_norm(owner) and not isinstance(owner, (nn.Embedding, nn.EmbeddingBag))
+        for name, owner in zip(last_names, candidate.owners, strict=True)
+    )
+
+
+def _is_norm(module: nn.Module) -> bool:
+    return "norm" in type(module).__name__.lower()
+
+
+def _is_convolution(candidate: Candidate) -> bool:
+    return candidate.value.ndim >= 4 or any("conv" in type(owner).__name__.lower() for owner in candidate.owners)
+
+
+def _nothing_selected(model: nn.Module, parameters: Selection, candidates: list[Candidate]) -> str:
+    opening = f"`parameters={rule_name(parameters)!r}` selects nothing in this {type(model).__name__}"
+    if not candidates:
+        return f"{opening}: it has no floating-point parameter at all, so there is nothing to perturb."
+    working = [f'"{name}" ({len(rule(candidates))} arrays)' for name, rule in RULES.items() if rule(candidates)]
+    examples = ", ".join(candidate.name for candidate in candidates[:3])
+    return (
+        f"{opening}, so there is nothing to perturb. These would select something: {', '.join(working)}; or a regular "
+        f"expression that finds names such as {examples}."
+    )

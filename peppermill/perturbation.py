@@ -1,0 +1,59 @@
+"""Eq. 3 and 5: theta_j = theta* + sigma * epsilon_j."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from peppermill.noise import Noise
+from peppermill.types import Params
+
+
+@dataclass(frozen=True)
+class Perturbation:
+    """The m members theta_j around theta*, as a function of sigma.
+
+    The directions epsilon_j do not depend on sigma (common random numbers): with fresh noise for each sigma, L(sigma)
+    would be a noisy function, and a golden-section search on it would mean nothing.
+    """
+
+    center: Params
+    noise: Noise
+    size: int
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.size, int) or self.size < 1:
+            raise ValueError(
+                f"`size={self.size!r}` must be a whole number of members, at least 1; 10 is the paper's choice."
+            )
+
+    def direction(self, member: int) -> Params:
+        """epsilon_j, in float32."""
+        return {name: self.noise.draw(name, member, value) for name, value in self.center.items()}
+
+    def member(self, sigma: float, member: int) -> Params:
+        """theta_j; theta* itself where sigma is 0.
+
+        Noise is added in float32 at least, whatever the type of the weights. One copy of the selected parameters is
+        made, and no more: each array of noise becomes the array of weights.
+        """
+        if sigma == 0:
+            return dict(self.center)
+        return {
+            name: self.noise.draw(name, member, value).to(torch.promote_types(value.dtype, torch.float32))
+            .mul_(sigma).add_(value).to(value.dtype)
+            for name, value in self.center.items()
+        }  # fmt: skip
+
+    def members(self, sigma: float) -> Iterator[Params]:
+        """theta_1 to theta_m, one at a time; only one where sigma is 0 and all are the same."""
+        for member in range(self.size if sigma != 0 else 1):
+            yield self.member(sigma, member)
+
+    def scale(self) -> float:
+        """The root mean square of the selected weights, against which a sigma is small or large."""
+        squares = sum(float(value.double().square().sum()) for value in self.center.values())
+        return math.sqrt(squares / sum(value.numel() for value in self.center.values()))

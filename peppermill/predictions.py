@@ -1,0 +1,60 @@
+"""What any predictor says about every item of the data: the common ground of tempering, evaluating and comparing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from peppermill.data import Batches, call, output_tensor
+from peppermill.engines.loop import refuse_training_mode
+from peppermill.likelihood import likelihood_named
+from peppermill.progress import progress
+from peppermill.types import Data, Likelihood
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """Of N items: normalised log-probabilities [N, K], labels [N], ln L_i [N]."""
+
+    log_probs: Tensor
+    labels: Tensor
+    log_likelihoods: Tensor
+    likelihood: Likelihood
+
+
+def predict(
+    predictor: Any, data: Data | Batches, *, likelihood: str | Likelihood | None = None, argument: str = "data"
+) -> Predictions:
+    """The predictions of a network, a PepEnsemble or any other Predictor; predictions are their own.
+
+    An object that knows better, having a method `predict_items`, is asked.
+    """
+    if isinstance(predictor, Predictions):
+        return predictor
+    batches = data if isinstance(data, Batches) else Batches(data, predictor, argument=argument)
+    if hasattr(predictor, "predict_items"):
+        found: Predictions = predictor.predict_items(batches)
+        return found
+    return _predict(predictor, batches, likelihood_of(predictor, likelihood))
+
+
+def likelihood_of(predictor: Any, likelihood: str | Likelihood | None) -> Likelihood:
+    """The likelihood that was asked for, else the predictor's own, else categorical."""
+    return likelihood_named(likelihood or getattr(predictor, "likelihood", None) or "categorical")
+
+
+@torch.no_grad()
+def _predict(predictor: Any, batches: Batches, likelihood: Likelihood) -> Predictions:
+    refuse_training_mode(predictor)
+    parts = []
+    with progress("predicting") as tick:
+        for inputs, labels in batches:
+            outputs = output_tensor(call(predictor, inputs))
+            likelihood.check(outputs, labels)
+            parts.append(likelihood.items(likelihood.predict(outputs).double(), labels))
+            tick(len(labels))
+    log_probs, labels = torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
+    return Predictions(log_probs, labels, likelihood.log_likelihoods(log_probs, labels), likelihood)

@@ -1,0 +1,88 @@
+"""The table of methods as text, from the content of a run file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+NAMES = {"nll": "NLL", "brier": "Brier", "ece": "ECE", "error": "error", "rmse": "RMSE"}
+PERCENT = ("ece", "error")
+
+
+def header(content: Mapping[str, Any]) -> list[str]:
+    """The names of the columns."""
+    scores = content["methods"][0]["scores"]
+    return ["method", *(_column(name, scores["bins"]) for name in scores["estimates"])]
+
+
+def rows(content: Mapping[str, Any]) -> list[list[tuple[str, str, str]]]:
+    """One row for each method.
+
+    Its name, then for each score the value, its interval and the difference from the first method.
+    """
+    return [
+        [(method["name"], _fitted(method["fitted"]), _cost(method["forward_passes"])), *_cells(method)]
+        for method in content["methods"]
+    ]
+
+
+def caption(content: Mapping[str, Any]) -> str:
+    """How the numbers are to be read."""
+    scores = content["methods"][0]["scores"]
+    return (
+        f"{scores['items']:,} test items; in brackets {100 * scores['level']:.0f} % bootstrap intervals; below them "
+        f"the paired difference from the {content['methods'][0]['name']}, with its p-value (paired t for NLL and "
+        "Brier, bootstrap for ECE, McNemar for error; Holm-corrected)."
+    )
+
+
+def markdown(content: Mapping[str, Any]) -> str:
+    """The table for a README."""
+    titles = header(content)
+    lines = ["| " + " | ".join(titles) + " |", "|" + "---|" * len(titles)]
+    for cells in rows(content):
+        texts = [f"**{cells[0][0]}**" + (f"<br>{cells[0][1]}" if cells[0][1] else "")]
+        texts += ["<br>".join(part for part in cell if part) for cell in cells[1:]]
+        lines.append("| " + " | ".join(texts) + " |")
+    return "\n".join([*lines, "", caption(content)])
+
+
+def p_text(p_value: float) -> str:
+    """A p-value as people write it."""
+    return "p < 0.001" if p_value < 0.001 else f"p = {p_value:.3f}" if p_value < 0.1 else f"p = {p_value:.2f}"
+
+
+def _column(name: str, bins: int) -> str:
+    title = NAMES.get(name, name)
+    return f"{title} % ({bins} bins)" if name == "ece" else f"{title} %" if name in PERCENT else title
+
+
+def _cells(method: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    differences = (method["comparison"] or {}).get("differences", {})
+    return [_cell(name, estimate, differences.get(name)) for name, estimate in method["scores"]["estimates"].items()]
+
+
+def _cell(name: str, estimate: Mapping[str, float], difference: Mapping[str, float] | None) -> tuple[str, str, str]:
+    value, lower, upper = (_number(name, estimate[key]) for key in ("value", "lower", "upper"))
+    if difference is None:
+        return value, f"[{lower}, {upper}]", ""
+    sign = "+" if difference["value"] >= 0 else "−"
+    return (
+        value,
+        f"[{lower}, {upper}]",
+        f"{sign}{_number(name, abs(difference['value']))}, {p_text(difference['p_value'])}",
+    )
+
+
+def _number(name: str, value: float) -> str:
+    return f"{100 * value:.2f}" if name in PERCENT else f"{value:.4f}"
+
+
+def _fitted(fitted: Mapping[str, float]) -> str:
+    return ", ".join(
+        f"{ {'sigma': 'σ', 'temperature': 'T'}.get(name, name) } = {value:.3g}" for name, value in fitted.items()
+    )
+
+
+def _cost(forward_passes: int) -> str:
+    return "1 forward pass" if forward_passes == 1 else f"{forward_passes} forward passes"

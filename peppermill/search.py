@@ -1,0 +1,104 @@
+"""Golden-section search for the maximum of a function of one number. It knows nothing of networks.
+
+Each point is paid for once and kept, because one value may cost minutes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+GOLDEN = (math.sqrt(5) - 1) / 2
+GROWTH = 1 / GOLDEN**2  # makes the middle one of three growing points the lower inner point of [0, last]
+
+Point = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Search:
+    """Every (x, f(x)) that was paid for, in the order of payment, and the interval that holds the maximum."""
+
+    points: tuple[Point, ...]
+    lower: float
+    upper: float
+
+    @property
+    def best(self) -> Point:
+        """The point with the largest value; of equals, the smallest x."""
+        return max(self.points, key=lambda point: (point[1], -point[0]))
+
+
+class Paid:
+    """A function that remembers: asking again for a point costs nothing."""
+
+    def __init__(self, function: Callable[[float], float]) -> None:
+        self.function = function
+        self.points: list[Point] = []
+
+    def __call__(self, x: float) -> float:
+        for known, value in self.points:
+            if math.isclose(known, x, rel_tol=1e-9, abs_tol=1e-300):
+                return value
+        value = self.function(x)
+        self.points.append((x, -math.inf if math.isnan(value) else value))
+        return self.points[-1][1]
+
+
+def golden_section(function: Callable[[float], float], lower: float, upper: float, iterations: int) -> Search:
+    """Shrink [lower, upper] around the maximum of a unimodal function, by 0.618 in each iteration.
+
+    Costs at most `iterations + 1` values. A value that is not a number counts as minus infinity, so that a function
+    which breaks down far from its maximum is searched all the same.
+    """
+    if not lower < upper:
+        raise ValueError(f"`lower={lower}` must be below `upper={upper}`: exchange them or widen the interval.")
+    if iterations < 1:
+        raise ValueError(f"`iterations={iterations}` must be at least 1.")
+    paid = function if isinstance(function, Paid) else Paid(function)
+    left, right = upper - GOLDEN * (upper - lower), lower + GOLDEN * (upper - lower)
+    for _ in range(iterations):
+        if paid(left) >= paid(right):
+            upper, right = right, left
+            left = upper - GOLDEN * (upper - lower)
+        else:
+            lower, left = left, right
+            right = lower + GOLDEN * (upper - lower)
+    return Search(tuple(paid.points), lower, upper)
+
+
+def grow_bracket(function: Callable[[float], float], start: float, patience: int = 3, most: int = 16) -> Search:
+    """Walk from 0 in growing steps until the function falls; the maximum then lies in [0, upper].
+
+    A fall ends the walk at once when a step has already risen above f(0). Before that, `patience` falls are forgiven:
+    with few random directions the function may dip before it rises.
+    """
+    paid = function if isinstance(function, Paid) else Paid(function)
+    walked = [(0.0, paid(0.0))]
+    falls = 0
+    for x in _growing(start, most):
+        walked.append((x, paid(x)))
+        falls += walked[-1][1] < walked[-2][1]
+        risen = max(value for _, value in walked) > walked[0][1]
+        if falls and (risen or falls >= patience):
+            break
+    peak = max(range(len(walked)), key=lambda k: walked[k][1])
+    return Search(tuple(paid.points), 0.0, walked[min(peak + 1, len(walked) - 1)][0])
+
+
+def count_peaks(points: tuple[Point, ...], depth: float) -> int:
+    """How many maxima the points show, valleys shallower than `depth` not counted as separating two."""
+    values = [value for _, value in sorted(points)]
+    peaks, climbing, extreme = 0, True, values[0]
+    for value in values:
+        if climbing and value < extreme - depth:
+            peaks, climbing, extreme = peaks + 1, False, value
+        elif not climbing and value > extreme + depth:
+            climbing, extreme = True, value
+        extreme = max(extreme, value) if climbing else min(extreme, value)
+    return peaks + climbing
+
+
+def _growing(start: float, most: int) -> Iterator[float]:
+    for step in range(most):
+        yield start * GROWTH**step

@@ -1,0 +1,45 @@
+"""`python:package.module:factory`: a function, or a class without arguments, that makes the model or the data."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any
+
+from torch import nn
+
+
+def model(text: str) -> nn.Module:
+    """What the factory returns, in evaluation mode."""
+    made = _call(text)
+    if not isinstance(made, nn.Module):
+        raise ValueError(f"python:{text} returned a {type(made).__name__}, not a torch.nn.Module.")
+    return made.eval()
+
+
+def data(text: str) -> Any:
+    """What the factory returns: anything that `fit` takes."""
+    return _call(text)
+
+
+def _call(text: str) -> Any:
+    module_name, colon, name = text.partition(":")
+    if not colon or not name:
+        raise ValueError(
+            f"python:{text} must name a module and a function in it, as in `python:package.module:factory`."
+        )
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise ValueError(
+            f"python:{text}: there is no module {error.name!r}. Run the command in the folder that holds it, or "
+            "install its package."
+        ) from error
+    if not callable(getattr(module, name, None)):
+        offered = [known for known, value in vars(module).items() if callable(value) and not known.startswith("_")]
+        raise ValueError(
+            f"python:{text}: {module_name} has no function {name!r}; it has {', '.join(offered[:8]) or 'none'}."
+        )
+    return getattr(module, name)()

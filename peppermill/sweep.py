@@ -1,0 +1,124 @@
+"""L(sigma), its members and every score along a grid of sigma: the data of Figure 1."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from peppermill import metrics
+from peppermill import parameters as selection
+from peppermill.data import Batches
+from peppermill.engines.loop import MemberPass, run_members
+from peppermill.likelihood import ensemble_log_likelihood, likelihood_named
+from peppermill.noise import Noise
+from peppermill.parameters import Selection
+from peppermill.perturbation import Perturbation
+from peppermill.progress import progress
+from peppermill.search import grow_bracket
+from peppermill.tuning import START, best_temperature
+from peppermill.types import Data, Likelihood
+
+
+@dataclass(frozen=True)
+class SweepPoint:
+    """One sigma.
+
+    Mean log-likelihoods of the ensemble and of each member, the best T, the scores at T = 1, and the reliability table.
+    """
+
+    sigma: float
+    log_likelihood: float
+    member_log_likelihoods: tuple[float, ...]
+    temperature: float
+    tempered_log_likelihood: float
+    brier: float
+    ece: float
+    error: float
+    reliability: metrics.Reliability
+
+    @property
+    def mean_member_log_likelihood(self) -> float:
+        """The average of the members' own curves in Figure 1."""
+        return sum(self.member_log_likelihoods) / len(self.member_log_likelihoods)
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Points in ascending order of sigma, N items and the number of bins of their reliability tables."""
+
+    points: tuple[SweepPoint, ...]
+    items: int
+    bins: int
+
+    @property
+    def best(self) -> SweepPoint:
+        return max(self.points, key=lambda point: point.log_likelihood)
+
+
+def sweep_sigma(
+    model: nn.Module,
+    data: Data,
+    sigmas: Sequence[float] | None = None,
+    *,
+    parameters: Selection = "kernels",
+    size: int = 10,
+    noise: str = "gaussian",
+    antithetic: bool = True,
+    seed: int = 0,
+    likelihood: str | Likelihood = "categorical",
+    bins: int = metrics.BINS,
+    batch_size: int = 500,
+) -> Sweep:
+    """The whole curve on a grid of sigma, 0 always on it; without `sigmas`, twenty steps across the peak.
+
+    The options are those of `fit`, and the same seed gives the same members.
+    """
+    chosen = likelihood_named(likelihood)
+    if chosen.name == "gaussian":
+        raise ValueError("`sweep_sigma` scores classifiers: use `fit(...).search` for a Gaussian likelihood.")
+    perturbation = Perturbation(selection.select(model, parameters), Noise(noise, antithetic, seed), size)
+    batches = Batches(data, model, batch_size=batch_size)
+    with progress("sweeping sigma") as tick:
+
+        def run(sigma: float) -> MemberPass:
+            return run_members(model, perturbation, sigma, batches, chosen, tick)
+
+        grid = _grid(sigmas) if sigmas is not None else _grid_across_the_peak(run, perturbation.scale())
+        passes = (run(sigma) for sigma in grid)
+        points = tuple(_point(members, bins) for members in passes)
+    return Sweep(points, int(points[0].reliability.count.sum()), bins)
+
+
+def _grid(sigmas: Sequence[float]) -> list[float]:
+    if any(not sigma >= 0 for sigma in sigmas):
+        raise ValueError(f"`sigmas={list(sigmas)}` must be sizes of noise, zero or positive.")
+    return sorted({0.0, *map(float, sigmas)})
+
+
+def _grid_across_the_peak(run: Callable[[float], MemberPass], scale: float, steps: int = 20) -> list[float]:
+    bracket = grow_bracket(
+        lambda sigma: float(ensemble_log_likelihood(run(sigma).member_log_likelihoods)), START * scale
+    )
+    return [bracket.upper * step / steps for step in range(steps + 1)]
+
+
+def _point(members: MemberPass, bins: int) -> SweepPoint:
+    items, averaged, labels = len(members.labels), members.averaged, members.labels
+    temperature, tempered = best_temperature(averaged, labels)
+    return SweepPoint(
+        sigma=members.sigma,
+        log_likelihood=float(ensemble_log_likelihood(members.member_log_likelihoods)) / items,
+        member_log_likelihoods=tuple(_means(members.member_log_likelihoods)),
+        temperature=temperature,
+        tempered_log_likelihood=tempered / items,
+        brier=metrics.brier_score(averaged, labels),
+        ece=metrics.expected_calibration_error(averaged, labels, bins),
+        error=metrics.error_rate(averaged, labels),
+        reliability=metrics.reliability(averaged, labels, bins),
+    )
+
+
+def _means(member_log_likelihoods: Tensor) -> list[float]:
+    return [float(row.mean()) for row in member_log_likelihoods]

@@ -1,0 +1,176 @@
+"""Eq. 8: sigma* = argmax L(sigma) on validation data; and sigma with a temperature T, tuned together.
+
+L(sigma) and the profile max_T L(sigma, T) are both read off one pass of the members. Joint tuning therefore costs no
+forward pass more, and as it contains both methods (sigma = 0 is temperature scaling, T = 1 is PEP) it can lose to
+neither on the validation data.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from peppermill.engines.loop import MemberPass
+from peppermill.likelihood import ensemble_log_likelihood, temper
+from peppermill.search import Paid, Search, count_peaks, golden_section, grow_bracket
+from peppermill.types import PepWarning
+
+START = 0.02  # the first sigma tried, in units of the root mean square of the selected weights
+LOG_TEMPERATURES = (math.log(1 / 20), math.log(20))
+TEMPERATURE_ITERATIONS = 28  # leaves ln T known to 1e-5
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """One sigma that was paid for: L(sigma) of eq. 6 at T = 1, the best T, and L(sigma, T)."""
+
+    sigma: float
+    log_likelihood: float
+    temperature: float
+    tempered_log_likelihood: float
+
+
+@dataclass(frozen=True)
+class SigmaSearch:
+    """Every sigma that was paid for, in order, the interval that was searched, and the number N of validation items."""
+
+    evaluations: tuple[Evaluation, ...]
+    lower: float
+    upper: float
+    items: int
+    joint: bool
+
+    @property
+    def points(self) -> tuple[tuple[float, float], ...]:
+        """(sigma, L(sigma)), with T at its best for each sigma when both are tuned."""
+        return tuple((e.sigma, self._value(e)) for e in self.evaluations)
+
+    @property
+    def best(self) -> Evaluation:
+        """The evaluation with the largest value; of equals, the smallest sigma."""
+        return max(self.evaluations, key=lambda e: (self._value(e), -e.sigma))
+
+    @property
+    def baseline(self) -> Evaluation:
+        """The network itself: sigma = 0."""
+        return next(e for e in self.evaluations if e.sigma == 0)
+
+    @property
+    def gain(self) -> float:
+        """The PEP effect on the validation data: the mean gain in log-likelihood over the network as it is."""
+        return (self._value(self.best) - self.baseline.log_likelihood) / self.items
+
+    def _value(self, evaluation: Evaluation) -> float:
+        return evaluation.tempered_log_likelihood if self.joint else evaluation.log_likelihood
+
+
+def tune_sigma(
+    run: Callable[[float], MemberPass],
+    *,
+    scale: float,
+    lower: float | None = None,
+    upper: float | None = None,
+    iterations: int = 7,
+    joint: bool = False,
+) -> SigmaSearch:
+    """Search sigma by golden section; sigma = 0 is always in the race.
+
+    Without `upper`, a bracket is found by steps that start at a fiftieth of the weights' root mean square, `scale`.
+    """
+    _check_interval(lower, upper)
+    evaluations: dict[float, Evaluation] = {}
+    items = 0
+
+    def evaluate(sigma: float) -> Evaluation:
+        nonlocal items
+        if sigma not in evaluations:
+            members = run(sigma)
+            items = len(members.labels)
+            evaluations[sigma] = _evaluation(members, joint)
+        return evaluations[sigma]
+
+    plain = Paid(lambda sigma: evaluate(sigma).log_likelihood)
+    profile = Paid(lambda sigma: evaluate(sigma).tempered_log_likelihood)
+    found = _search(profile if joint else plain, scale, lower, upper, iterations)
+    if joint and _temperature_decides_little(evaluations):
+        _search(plain, scale, lower, upper, iterations)
+    search = SigmaSearch(tuple(evaluations.values()), found.lower, found.upper, items, joint)
+    _comment(search, lower or 0.0, upper)
+    return search
+
+
+def best_temperature(log_probs: Tensor, labels: Tensor) -> tuple[float, float]:
+    """The T of largest likelihood for these log-probabilities, and that log-likelihood; T = 1 is in the race.
+
+    The log-likelihood is concave in 1/T, so the golden section on ln T cannot miss its maximum.
+    """
+
+    def log_likelihood(log_temperature: float) -> float:
+        tempered = temper(log_probs, math.exp(log_temperature))
+        return float(tempered.gather(1, labels[:, None]).sum())
+
+    paid = Paid(log_likelihood)
+    paid(0.0)
+    log_temperature, value = golden_section(paid, *LOG_TEMPERATURES, TEMPERATURE_ITERATIONS).best
+    return math.exp(log_temperature), value
+
+
+def _search(paid: Paid, scale: float, lower: float | None, upper: float | None, iterations: int) -> Search:
+    paid(0.0)
+    if upper is None:
+        start = lower if lower else START * scale
+        upper = grow_bracket(paid, start).upper
+    return golden_section(paid, lower or 0.0, upper, iterations)
+
+
+def _evaluation(members: MemberPass, joint: bool) -> Evaluation:
+    value = float(ensemble_log_likelihood(members.member_log_likelihoods))
+    if not math.isfinite(value):
+        return Evaluation(members.sigma, -math.inf, 1.0, -math.inf)
+    temperature, tempered = best_temperature(members.averaged, members.labels) if joint else (1.0, value)
+    return Evaluation(members.sigma, value, temperature, max(tempered, value))
+
+
+def _temperature_decides_little(evaluations: dict[float, Evaluation]) -> bool:
+    """Whether PEP alone comes so near that the resolution of two searches could decide between them.
+
+    The two curves then all but coincide, and following both costs few new points, often none.
+    """
+    joint = max(e.tempered_log_likelihood for e in evaluations.values())
+    plain = max(e.log_likelihood for e in evaluations.values())
+    return joint - plain < 0.02 * (joint - evaluations[0.0].log_likelihood)
+
+
+def _check_interval(lower: float | None, upper: float | None) -> None:
+    if lower is not None and not 0 <= lower < math.inf:
+        raise ValueError(f"`lower={lower}` must be a size of noise, zero or positive.")
+    if upper is not None and not (lower or 0.0) < upper < math.inf:
+        raise ValueError(f"`lower={lower or 0.0}` must be below `upper={upper}`: exchange them or widen the interval.")
+
+
+def _comment(search: SigmaSearch, lower: float, upper: float | None) -> None:
+    """Say what a careful user would want to know of the curve."""
+    best, gain = search.best, search.gain * search.items
+    if best.sigma == 0:
+        _warn(
+            "noise does not help here: no sigma that was tried beats sigma = 0 on the validation data, so the "
+            f"ensemble is the network itself{' with a temperature' if search.joint else ''}."
+        )
+    elif upper is not None and (search.upper == upper or search.lower == lower > 0):
+        edge = f"`upper={upper:g}`" if search.upper == upper else f"`lower={lower:g}`"
+        _warn(
+            f"the best sigma, {best.sigma:.3g}, sits at {edge}: widen the interval, or leave it out to have one found."
+        )
+    if gain > 0 and count_peaks(search.points, depth=0.05 * gain) > 1:
+        _warn(
+            "L(sigma) has more than one peak on the validation data, and a golden-section search may have found the "
+            "lower one: look at `pm.sweep_sigma`, and use more members (`size`) or more validation items."
+        )
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, PepWarning, stacklevel=4)

@@ -1,0 +1,73 @@
+"""The vocabulary: what flows between the files of this library."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol, TypeAlias
+
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+#: Parameters by name: the center theta*, a direction epsilon_j or a member theta_j.
+Params: TypeAlias = dict[str, Tensor]
+
+#: What one call of the network takes: `model(x)`, `model(*x)` or `model(**x)`.
+Inputs: TypeAlias = Any
+
+#: One step through the data: inputs and labels.
+Batch: TypeAlias = tuple[Inputs, Tensor]
+
+#: What users hand over: a DataLoader, a Dataset, a list of batches, or a pair (inputs, labels).
+Data: TypeAlias = DataLoader[Any] | Dataset[Any] | Iterable[Any] | tuple[Any, Any]
+
+#: Called with a number of items each time a network has seen that many.
+Tick: TypeAlias = Callable[[int], None]
+
+
+class Predictor(Protocol):
+    """Anything that turns inputs into logits or log-probabilities: a network, a PepEnsemble, a tempered network."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Tensor: ...
+
+
+class Likelihood(Protocol):
+    """p(y; x, theta) of eq. 1: how a network's outputs are read as a distribution over labels."""
+
+    @property
+    def name(self) -> str: ...
+
+    def settings(self) -> Mapping[str, int | str]:
+        """What `likelihood.likelihood_named` needs to build this one again."""
+        ...
+
+    def check(self, outputs: Tensor, labels: Tensor) -> None:
+        """Raise where outputs and labels cannot be what this likelihood expects."""
+        ...
+
+    def predict(self, outputs: Tensor) -> Tensor:
+        """The normalised distribution, its parameters in the last dimension."""
+        ...
+
+    def items(self, predictions: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """The items i that count: predictions [N, K] and labels [N]."""
+        ...
+
+    def log_likelihoods(self, predictions: Tensor, labels: Tensor) -> Tensor:
+        """ln L_i, [N], of items."""
+        ...
+
+    def accumulate(self, total: Tensor | None, predictions: Tensor) -> Tensor:
+        """Add one member's predictions to the running total."""
+        ...
+
+    def average(self, total: Tensor, size: int) -> Tensor:
+        """The ensemble's prediction, eq. 9, from the total over `size` members."""
+        ...
+
+    def outputs(self, predictions: Tensor) -> Tensor:
+        """Predictions in the form in which the network itself gives them."""
+        ...
+
+
+class PepWarning(UserWarning):
+    """Something that a careful user wants to know, and that stops nothing."""
