@@ -1,0 +1,39 @@
+# Two commands do everything: `make demo` and `make test`.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test lint bench readme clean
+
+demo: .venv/.demo
+	$(BIN)/peppermill demo
+
+test: .venv/.dev lint
+	$(BIN)/python -m pytest
+
+lint: .venv/.dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+bench: .venv/.dev
+	$(BIN)/python -m benchmarks
+
+# The README's table and pictures, from a fresh run of the demo.
+readme: .venv/.demo
+	$(BIN)/python scripts/update_readme.py
+
+.venv:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "peppermill needs Python 3.11 or newer: make $(MAKECMDGOALS) PYTHON=python3.11"; exit 1; }
+	$(PYTHON) -m venv .venv
+
+.venv/.demo: pyproject.toml constraints.txt | .venv
+	$(BIN)/pip install -q -c constraints.txt -e ".[plots]"
+	touch $@
+
+.venv/.dev: pyproject.toml constraints.txt | .venv
+	$(BIN)/pip install -q -c constraints.txt -e ".[dev]"
+	touch $@
+
+clean:
+	rm -rf .venv peppermill-demo dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,121 @@
+"""What PEP costs: `python -m benchmarks.core`.
+
+- One pass of m = 10 members over a data set, against ten plain passes of the bare network (at most 1.05 times).
+- `fit` on the demo's validation data, against the passes it makes (at most 5 % more).
+- Memory of a member pass beyond a plain pass, against one copy of the selected parameters (at most one copy).
+"""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+import time
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import peppermill as pm
+import peppermill.demo
+from benchmarks.networks import resnet20
+from benchmarks.timing import median_ratio, write_result
+from peppermill import ensemble
+from peppermill.data import Batches
+from peppermill.engines.loop import run_members
+from peppermill.noise import Noise
+from peppermill.parameters import select
+from peppermill.perturbation import Perturbation
+
+SIZE, BATCH = 10, 250
+
+
+def main() -> None:
+    torch.manual_seed(0)
+    images, labels = peppermill.demo.data()[0]
+    pictures, classes = torch.randn(500, 3, 32, 32), torch.randint(0, 10, (500,))
+    write_result(
+        "core",
+        {
+            "size": SIZE,
+            "batch": BATCH,
+            "member_pass_demo_network": member_pass(peppermill.demo.network(), images, labels),
+            "member_pass_resnet20": member_pass(resnet20(), pictures, classes),
+            "fit_demo": fit_overhead(),
+            "memory": memory(),
+        },
+    )
+
+
+def member_pass(model: nn.Module, inputs: Tensor, labels: Tensor) -> dict[str, float]:
+    """m members over the data, against m plain passes that keep their outputs."""
+    data = Batches((inputs, labels), model, batch_size=BATCH)
+    perturbation = Perturbation(select(model, "kernels"), Noise(), SIZE)
+    likelihood = pm.Categorical()
+
+    def members() -> Any:
+        return run_members(model, perturbation, 0.01, data, likelihood, lambda items: None)
+
+    @torch.no_grad()
+    def plain() -> Any:
+        return [[model(x) for x, _ in data] for _ in range(SIZE)]
+
+    return median_ratio(members, plain)
+
+
+def fit_overhead() -> dict[str, float]:
+    """The time of `fit`, against the time it spends in its member passes, in the same run."""
+    model, (validation, _) = peppermill.demo.network(), peppermill.demo.data()
+    original, spent = ensemble.run_members, [0.0]
+
+    def timed(*args: Any) -> Any:
+        start = time.perf_counter()
+        result = original(*args)
+        spent[0] += time.perf_counter() - start
+        return result
+
+    ensemble.run_members = timed  # type: ignore[assignment]
+    try:
+        start = time.perf_counter()
+        pep = pm.fit(model, validation, size=SIZE, batch_size=BATCH, temperature=True)
+        whole = time.perf_counter() - start
+    finally:
+        ensemble.run_members = original
+    return {"ratio": whole / spent[0], "seconds": whole, "passes": float(len(pep.search.evaluations))}
+
+
+def memory() -> dict[str, float]:
+    """Peak resident memory of a process that runs members, less one that runs the bare network, in copies of the weights."""
+    plain, members = (_peak(kind) for kind in ("plain", "members"))
+    weights = 4.0 * sum(p.numel() for p in _large_network().parameters() if p.ndim == 2)
+    return {
+        "ratio": (members - plain) / weights,
+        "weights_bytes": weights,
+        "plain_bytes": plain,
+        "members_bytes": members,
+    }
+
+
+def _large_network() -> nn.Module:
+    """Weights of 384 MiB and outputs of next to nothing."""
+    torch.manual_seed(0)
+    layers = [nn.Sequential(nn.Linear(4096, 4096), nn.ReLU()) for _ in range(6)]
+    return nn.Sequential(*layers, nn.Linear(4096, 10)).eval()
+
+
+def _peak(kind: str) -> float:
+    found = subprocess.run([sys.executable, "-m", "benchmarks.core", kind], capture_output=True, text=True, check=True)
+    return float(found.stdout)
+
+
+def _print_peak(kind: str) -> None:
+    model, inputs, labels = _large_network(), torch.randn(8, 4096), torch.zeros(8, dtype=torch.long)
+    data = Batches((inputs, labels), model)
+    perturbation = Perturbation(select(model, "kernels"), Noise(), 3)
+    sigma = 0.01 if kind == "members" else 0.0
+    run_members(model, perturbation, sigma, data, pm.Categorical(), lambda items: None)
+    print(1024.0 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+
+
+if __name__ == "__main__":
+    _print_peak(sys.argv[1]) if len(sys.argv) > 1 else main()
