@@ -85,7 +85,7 @@ def fit_overhead() -> dict[str, float]:
 
 
 def memory() -> dict[str, float]:
-    """Peak resident memory of a process that runs members, less one that runs the bare network, in copies of the weights."""
+    """Peak memory of a process that runs members, less one that runs the bare network, in copies of the weights."""
     plain, members = (_peak(kind) for kind in ("plain", "members"))
     weights = 4.0 * sum(p.numel() for p in _large_network().parameters() if p.ndim == 2)
     return {

@@ -55,16 +55,16 @@ def core_section(found: dict[str, Any]) -> str:
 def antithetic_section(found: dict[str, Any]) -> str:
     names = {"pep": "PEP", "joint": "PEP with temperature, tuned jointly"}
     table = [
-        f"| {names[kind]} | {s['antithetic_mean']:.4f} ± {s['antithetic_deviation']:.4f} | {s['independent_mean']:.4f} ± "
-        f"{s['independent_deviation']:.4f} | {s['difference']:+.4f} | {s['p_value']:.2g} |"
+        f"| {names[kind]} | {_spread(s, 'antithetic')} | {_spread(s, 'independent')} | {s['difference']:+.4f} "
+        f"| {s['p_value']:.2g} |"
         for kind, s in found["summary"].items()
     ]
     return "\n".join(
         [
             "## Antithetic pairs or independent members?",
             "",
-            f"Test NLL of the demo network with m = {found['size']}, mean ± standard deviation over {found['seeds']} seeds, and the paired "
-            f"difference. `python -m benchmarks.antithetic`; {_where(found)}.",
+            f"Test NLL of the demo network with m = {found['size']}, mean ± standard deviation over {found['seeds']} "
+            f"seeds, and the paired difference. `python -m benchmarks.antithetic`; {_where(found)}.",
             "",
             "| method | antithetic | independent | difference | p |",
             "|---|---|---|---|---|",
@@ -75,6 +75,10 @@ def antithetic_section(found: dict[str, Any]) -> str:
 
 
 SECTIONS = {"core": core_section, "antithetic": antithetic_section}
+
+
+def _spread(summary: dict[str, float], name: str) -> str:
+    return f"{summary[f'{name}_mean']:.4f} ± {summary[f'{name}_deviation']:.4f}"
 
 
 def _read(name: str) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -48,10 +47,9 @@ class Perturbation:
             for name, value in self.center.items()
         }  # fmt: skip
 
-    def members(self, sigma: float) -> Iterator[Params]:
-        """theta_1 to theta_m, one at a time; only one where sigma is 0 and all are the same."""
-        for member in range(self.size if sigma != 0 else 1):
-            yield self.member(sigma, member)
+    def distinct(self, sigma: float) -> range:
+        """The members that differ: all of them, or a single one where sigma is 0."""
+        return range(self.size if sigma != 0 else 1)
 
     def scale(self) -> float:
         """The root mean square of the selected weights, against which a sigma is small or large."""

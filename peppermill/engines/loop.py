@@ -15,7 +15,7 @@ from torch.func import functional_call
 
 from peppermill.data import Batches, as_arguments, output_tensor
 from peppermill.perturbation import Perturbation
-from peppermill.types import Batch, Inputs, Likelihood, Params, Tick
+from peppermill.types import Batch, Likelihood, Params, Tick
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,11 @@ def member_predictions(
 ) -> Tensor:
     """Every member's prediction for one batch, [m, ...]; a single one where sigma is 0 and all are the same."""
     refuse_training_mode(model)
-    outputs = (functional_call(model, params, args, kwargs) for params in perturbation.members(sigma))
-    return torch.stack([likelihood.predict(output_tensor(output)) for output in outputs])
+    predictions = []
+    for member in perturbation.distinct(sigma):
+        outputs = _outputs(model, perturbation.member(sigma, member), args, kwargs)
+        predictions.append(likelihood.predict(outputs))
+    return torch.stack(predictions)
 
 
 def refuse_training_mode(model: Any) -> None:
@@ -63,8 +66,10 @@ def _run_chunk(
     model: nn.Module, perturbation: Perturbation, sigma: float, chunk: list[Batch], likelihood: Likelihood, tick: Tick
 ) -> tuple[Tensor, Tensor, Tensor]:
     rows, total, labels = [], None, torch.empty(0)
-    for params in perturbation.members(sigma):
+    for member in perturbation.distinct(sigma):
+        params = perturbation.member(sigma, member)
         predictions, labels = _run_member(model, params, chunk, likelihood, tick, check=sigma == 0)
+        del params  # or two members would be alive while the next one is made
         rows.append(likelihood.log_likelihoods(predictions, labels))
         total = likelihood.accumulate(total, predictions)
     assert total is not None
@@ -77,7 +82,7 @@ def _run_member(
     """One member over one chunk: predictions [n, K] and labels [n] of the items that count."""
     parts = []
     for inputs, labels in chunk:
-        outputs = _outputs(model, params, inputs)
+        outputs = _outputs(model, params, *as_arguments(inputs))
         if check:
             _refuse_non_finite(outputs)
             likelihood.check(outputs, labels)
@@ -87,8 +92,7 @@ def _run_member(
     return torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
 
 
-def _outputs(model: nn.Module, params: Params, inputs: Inputs) -> Tensor:
-    args, kwargs = as_arguments(inputs)
+def _outputs(model: nn.Module, params: Params, args: Any, kwargs: Any) -> Tensor:
     return output_tensor(functional_call(model, params, args, kwargs))
 
 
