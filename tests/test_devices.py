@@ -28,7 +28,7 @@ def _data() -> tuple[torch.Tensor, torch.Tensor]:
 @needs_gpu
 @pytest.mark.parametrize("law", LAWS)
 def test_the_noise_on_a_gpu_is_the_noise_on_the_cpu(law: str) -> None:
-    """Words are equal; a Gaussian may differ in the last bit of float32 where float64 logarithms differ, about 1 in 1e8."""
+    """Words are equal; a Gaussian may differ in its last bit where float64 logarithms differ, about one in 1e8."""
     like = torch.empty(1_000_003)
     for member in (0, 1, 6):
         here = Noise(law, seed=3).draw("layer.weight", member, like)
