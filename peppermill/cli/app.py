@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from peppermill.cli import console, demo, evaluate, fit, info, predict, sweep
+from peppermill.cli import console, demo, evaluate, fit, info, paper, predict, sweep
 
 app = typer.Typer(
     name="peppermill",
@@ -29,6 +29,8 @@ for name, module in {
     "info": info,
 }.items():
     app.command(name, epilog=module.EXAMPLES)(console.plain_errors(module.command))
+
+app.add_typer(paper.app)
 
 
 @app.callback()

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from torch import nn
 
-from peppermill.sources import npz, python
+from peppermill.sources import datasets, npz, python
 
 #: How a model is had. A new source is one file and one row here.
 MODELS: dict[str, Callable[[str], nn.Module]] = {"python": python.model}
 
 #: How data are had.
-DATA: dict[str, Callable[[str], Any]] = {"npz": npz.data, "python": python.data}
+DATA: dict[str, Callable[[str], Any]] = {
+    "npz": npz.data,
+    "python": python.data,
+    **{name: partial(datasets.data, name) for name in datasets.DATASETS},
+}
 
 
 def model_from(text: str) -> nn.Module:

@@ -1,0 +1,1 @@
+"""The paper, reproduced: one file for each table and figure; `peppermill paper` runs them."""
