@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import networks
 import pytest
+import torch
 from hypothesis import HealthCheck, settings
+
+torch.set_num_threads(1)  # networks this small gain nothing from a second thread, and on a busy machine lose a lot
 
 settings.register_profile(
     "repeatable", derandomize=True, deadline=None, max_examples=25, suppress_health_check=[HealthCheck.too_slow]
