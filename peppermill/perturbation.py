@@ -54,6 +54,6 @@ class Perturbation:
             yield self.member(sigma, member)
 
     def scale(self) -> float:
-        """The root mean square of the selected weights, against which a sigma is small or large."""
+        """The root mean square of the selected weights, against which a sigma is small or large; 1 if all are zero."""
         squares = sum(float(value.double().square().sum()) for value in self.center.values())
-        return math.sqrt(squares / sum(value.numel() for value in self.center.values()))
+        return math.sqrt(squares / sum(value.numel() for value in self.center.values())) or 1.0
