@@ -62,9 +62,12 @@ def refuse_training_mode(model: Any) -> None:
 def _run_chunk(
     model: nn.Module, perturbation: Perturbation, sigma: float, chunk: list[Batch], likelihood: Likelihood, tick: Tick
 ) -> tuple[Tensor, Tensor, Tensor]:
-    rows, total, labels = [], None, torch.empty(0)
+    rows: list[Tensor] = []
+    total, labels = None, torch.empty(0)
     for params in perturbation.members(sigma):
-        predictions, labels = _run_member(model, params, chunk, likelihood, tick, check=sigma == 0)
+        predictions, labels = _run_member(model, params, chunk, likelihood, tick, check=not rows)
+        if sigma == 0:
+            _refuse_non_finite(predictions)
         rows.append(likelihood.log_likelihoods(predictions, labels))
         total = likelihood.accumulate(total, predictions)
     assert total is not None
@@ -79,7 +82,6 @@ def _run_member(
     for inputs, labels in chunk:
         outputs = _outputs(model, params, inputs)
         if check:
-            _refuse_non_finite(outputs)
             likelihood.check(outputs, labels)
         predictions, counted = likelihood.items(likelihood.predict(outputs), labels)
         parts.append((predictions.to(_widest(predictions.device)), counted))
@@ -92,8 +94,8 @@ def _outputs(model: nn.Module, params: Params, inputs: Inputs) -> Tensor:
     return output_tensor(functional_call(model, params, args, kwargs))
 
 
-def _refuse_non_finite(outputs: Tensor) -> None:
-    if not bool(outputs.isfinite().all()):
+def _refuse_non_finite(predictions: Tensor) -> None:
+    if not bool(predictions.isfinite().all()):
         raise ValueError(
             "the network itself, without any noise, gives outputs that are NaN or infinite on these data: check its "
             "weights and the inputs before calibrating it."
