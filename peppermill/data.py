@@ -44,7 +44,8 @@ class Batches:
         self._kept: list[Batch] | None = None
         self._digest: int | None = None
         if not isinstance(self.source, (_Pair, list)):
-            self._refuse_change(_head(self.source, argument, 1), _head(self.source, argument, 2))
+            once = isinstance(self.source, Iterator)
+            self._refuse_change(once or _head(self.source, argument, 1) != _head(self.source, argument, 2))
 
     def chunks(self) -> Iterator[list[Batch]]:
         """The data as lists of batches, each list small enough to be held."""
@@ -71,7 +72,7 @@ class Batches:
     def _finish_pass(self, chunk: list[Batch], digest: int, chunks: int) -> None:
         if not chunk:
             raise ValueError(f"`{self.argument}` has no items: give at least one labelled batch.")
-        self._refuse_change(self._digest if self._digest is not None else digest, digest)
+        self._refuse_change(self._digest not in (None, digest))
         self._digest = digest
         if chunks == 0:
             self._kept = chunk
@@ -79,8 +80,8 @@ class Batches:
     def _placed(self, inputs: Inputs) -> Inputs:
         return map_tensors(lambda t: t.to(self.device, self.dtype if t.is_floating_point() else None), inputs)
 
-    def _refuse_change(self, first: int, second: int) -> None:
-        if first != second:
+    def _refuse_change(self, changed: bool) -> None:
+        if changed:
             raise ValueError(
                 f"`{self.argument}` changes between two passes: it is shuffled, augmented or can be read only once. "
                 "Every sigma must be judged on the same items, or L(sigma) cannot be compared. Use `shuffle=False`, "
@@ -122,9 +123,9 @@ def output_tensor(outputs: Any) -> Tensor:
 
 
 def map_tensors(function: Any, value: Any) -> Any:
-    """The same structure with the function applied to each tensor in it."""
-    if isinstance(value, Tensor):
-        return function(value)
+    """The same structure with the function applied to each tensor in it; an array becomes a tensor first."""
+    if isinstance(value, (Tensor, np.ndarray)):
+        return function(torch.as_tensor(value))
     if isinstance(value, Mapping):
         return {key: map_tensors(function, part) for key, part in value.items()}
     if isinstance(value, (tuple, list)):
@@ -161,9 +162,8 @@ def _as_batches(data: Data, argument: str, batch_size: int) -> Iterable[Any]:
     if isinstance(data, tuple) and len(data) == 2 and isinstance(data[1], (Tensor, np.ndarray)):
         return _pair(data[0], data[1], argument, batch_size)
     if isinstance(data, TensorDataset):
-        return _pair(
-            data.tensors[:-1] if len(data.tensors) > 2 else data.tensors[0], data.tensors[-1], argument, batch_size
-        )
+        inputs, labels = data.tensors[:-1], data.tensors[-1]
+        return _pair(inputs if len(inputs) > 1 else data.tensors[0], labels, argument, batch_size)
     if isinstance(data, Dataset):
         return DataLoader(data, batch_size=batch_size)
     if not isinstance(data, (Tensor, np.ndarray, str, Mapping)) and isinstance(data, Iterable):
@@ -175,7 +175,7 @@ def _as_batches(data: Data, argument: str, batch_size: int) -> Iterable[Any]:
 
 
 def _pair(inputs: Any, labels: Any, argument: str, batch_size: int) -> _Pair:
-    inputs, labels = _as_tensors(inputs), torch.as_tensor(labels)
+    inputs, labels = map_tensors(lambda t: t, inputs), torch.as_tensor(labels)
     lengths: set[int] = set()
     map_tensors(lambda t: lengths.add(len(t)), inputs)
     if lengths != {len(labels)}:
@@ -184,12 +184,6 @@ def _pair(inputs: Any, labels: Any, argument: str, batch_size: int) -> _Pair:
             "input needs one label."
         )
     return _Pair(inputs, labels, batch_size)
-
-
-def _as_tensors(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _as_tensors(part) for key, part in value.items()}
-    return tuple(map(_as_tensors, value)) if isinstance(value, (tuple, list)) else torch.as_tensor(value)
 
 
 def _split(batch: Any, argument: str) -> Batch:
@@ -203,8 +197,7 @@ def _split(batch: Any, argument: str) -> Batch:
         return inputs, torch.as_tensor(batch[-1])
     raise TypeError(
         f"a batch of `{argument}` is a {type(batch).__name__} in which no labels were found: expected (inputs, "
-        "labels), or a dict "
-        'with "labels".'
+        'labels), or a dict with "labels".'
     )
 
 

@@ -1,7 +1,6 @@
 """Eq. 1, 2 and 6: the likelihood L_i(theta) of one item, and L(sigma) of an ensemble; in log space throughout.
 
-A likelihood reads a network's outputs as a distribution over labels. An item is whatever has a label: an image, a
-pixel, a token, one of several yes-or-no questions.
+An item is whatever has a label: an image, a pixel, a token, one of several yes-or-no questions.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -41,10 +41,7 @@ class Categorical:
 
     class_dimension: int = 1
     ignored_label: int = -100
-
-    @property
-    def name(self) -> str:
-        return "categorical"
+    name: ClassVar[str] = "categorical"
 
     def settings(self) -> Mapping[str, int | str]:
         return asdict(self)
@@ -54,8 +51,7 @@ class Categorical:
         if outputs.ndim < 2 or expected.pop(self.class_dimension) < 2:
             raise ValueError(
                 f"the network's outputs have shape {list(outputs.shape)}, which leaves fewer than two classes in "
-                "dimension "
-                f'{self.class_dimension}. For one yes-or-no output use `likelihood="bernoulli"`.'
+                f'dimension {self.class_dimension}. For one yes-or-no output use `likelihood="bernoulli"`.'
             )
         _check_integers(labels)
         if list(labels.shape) != expected:
@@ -88,7 +84,7 @@ class Categorical:
         return predictions.movedim(-1, self.class_dimension)
 
     def _check_range(self, labels: Tensor, classes: int) -> None:
-        counted = labels[labels != self.ignored_label]
+        counted = labels[labels.long() != self.ignored_label]
         if counted.numel() and (int(counted.min()) < 0 or int(counted.max()) >= classes):
             raise ValueError(
                 f"labels run from {int(counted.min())} to {int(counted.max())}, but the network has {classes} "
@@ -105,19 +101,16 @@ class Bernoulli:
     """
 
     ignored_label: int = -100
-
-    @property
-    def name(self) -> str:
-        return "bernoulli"
+    name: ClassVar[str] = "bernoulli"
 
     def settings(self) -> Mapping[str, int | str]:
         return asdict(self)
 
     def check(self, outputs: Tensor, labels: Tensor) -> None:
-        if outputs.numel() != labels.numel():
+        if _long_dimensions(outputs) != _long_dimensions(labels):
             raise ValueError(
                 f"labels of shape {list(labels.shape)} do not fit outputs of shape {list(outputs.shape)}: a yes-or-no "
-                "likelihood needs one label, 0 or 1, for each logit."
+                "likelihood needs one label, 0 or 1, for each logit, in the same arrangement."
             )
         known = (labels == 0) | (labels == 1) | (labels == self.ignored_label)
         if not bool(known.all()):
@@ -164,15 +157,13 @@ class Gaussian:
     log-variance.
     """
 
-    @property
-    def name(self) -> str:
-        return "gaussian"
+    name: ClassVar[str] = "gaussian"
 
     def settings(self) -> Mapping[str, int | str]:
         return {}
 
     def check(self, outputs: Tensor, labels: Tensor) -> None:
-        if outputs.ndim < 2 or outputs.shape[-1] != 2 or labels.numel() != outputs[..., 0].numel():
+        if outputs.ndim < 2 or outputs.shape[-1] != 2 or _long_dimensions(labels) != _long_dimensions(outputs[..., 0]):
             raise ValueError(
                 f"outputs of shape {list(outputs.shape)} do not fit labels of shape {list(labels.shape)}: a Gaussian "
                 "likelihood needs a mean and a log-variance, outputs [B, 2], for labels [B]."
@@ -189,13 +180,18 @@ class Gaussian:
         return -0.5 * (math.log(2 * math.pi) + log_variance + (labels - mean).square() * (-log_variance).exp())
 
     def accumulate(self, total: Tensor | None, predictions: Tensor) -> Tensor:
+        """Mean, squared deviations, log of the summed variances, count: updated so that no two squares cancel."""
         mean, log_variance = predictions.unbind(dim=-1)
-        moments = torch.stack([mean, log_variance.exp() + mean.square()], dim=-1)
-        return moments if total is None else total + moments
+        if total is None:
+            return torch.stack([mean, torch.zeros_like(mean), log_variance, torch.ones_like(mean)], dim=-1)
+        before, deviations, variances, count = total.unbind(dim=-1)
+        after = before + (mean - before) / (count + 1)
+        deviations = deviations + (mean - before) * (mean - after)
+        return torch.stack([after, deviations, _log_add(variances, log_variance), count + 1], dim=-1)
 
     def average(self, total: Tensor, size: int) -> Tensor:
-        mean, square = (total / size).unbind(dim=-1)
-        return torch.stack([mean, (square - mean.square()).log()], dim=-1)
+        mean, deviations, variances, _ = total.unbind(dim=-1)
+        return torch.stack([mean, _log_add(variances, deviations.log()) - math.log(size)], dim=-1)
 
     def outputs(self, predictions: Tensor) -> Tensor:
         return predictions
@@ -231,6 +227,11 @@ def _log_add(total: Tensor | None, log_probs: Tensor) -> Tensor:
     return log_probs if total is None else torch.logaddexp(total, log_probs)
 
 
+def _long_dimensions(tensor: Tensor) -> list[int]:
+    """The shape without its ones: [B, 1] is arranged like [B]."""
+    return [length for length in tensor.shape if length != 1]
+
+
 def _check_integers(labels: Tensor) -> None:
     if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
         raise TypeError(
@@ -240,9 +241,9 @@ def _check_integers(labels: Tensor) -> None:
 
 
 def _refuse_probabilities(outputs: Tensor) -> None:
-    """Rows of non-negative numbers that sum to one are probabilities, and a softmax of those is a wrong, timid
-    prediction."""
-    if bool((outputs >= 0).all()) and bool(((outputs.float().sum(dim=-1) - 1).abs() < 1e-3).all()):
+    """Rows of non-negative numbers that sum to one: a softmax of those is a wrong, timid prediction."""
+    sums_to_one = (outputs.float().sum(dim=-1) - 1).abs() < max(1e-3, torch.finfo(outputs.dtype).eps)
+    if len(outputs) and bool((outputs >= 0).all()) and bool(sums_to_one.all()):
         raise ValueError(
             "the network's outputs look like probabilities (none is negative and every row sums to 1), but logits or "
             "log-probabilities are expected. Remove the last softmax, or let the network return `probabilities.log()`."

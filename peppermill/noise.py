@@ -55,6 +55,8 @@ class Noise:
     def __post_init__(self) -> None:
         if self.law not in LAWS:
             raise ValueError(f"`noise={self.law!r}` is unknown: choose one of {', '.join(LAWS)}.")
+        if not isinstance(self.seed, int):
+            raise TypeError(f"`seed={self.seed!r}` must be a whole number, an `int`.")
 
     def draw(self, name: str, member: int, like: Tensor) -> Tensor:
         """epsilon_j for the parameter `name`: float32, of the shape and on the device of `like`."""
@@ -69,8 +71,8 @@ class Noise:
 
 
 def philox(counters: Tensor, stream: int, key: tuple[int, int]) -> Words:
-    """Philox4x32-10 of the counters (low word, high word, stream, 0): four 32-bit words each, held in int64."""
-    a, b = counters & _WORD, counters >> 32
+    """Philox4x32-10 of the 128-bit counters stream * 2^64 + counter: four 32-bit words each, held in int64."""
+    a, b = counters & _WORD, counters >> 32 & _WORD
     c, d = torch.full_like(counters, stream & _WORD), torch.full_like(counters, stream >> 32)
     low, high = key
     for _ in range(10):

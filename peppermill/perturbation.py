@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -47,11 +48,12 @@ class Perturbation:
             for name, value in self.center.items()
         }  # fmt: skip
 
-    def distinct(self, sigma: float) -> range:
-        """The members that differ: all of them, or a single one where sigma is 0."""
-        return range(self.size if sigma != 0 else 1)
+    def members(self, sigma: float) -> Iterator[Params]:
+        """theta_1 to theta_m, one at a time; only one where sigma is 0 and all are the same."""
+        for member in range(self.size if sigma != 0 else 1):
+            yield self.member(sigma, member)
 
     def scale(self) -> float:
-        """The root mean square of the selected weights, against which a sigma is small or large."""
+        """The root mean square of the selected weights, against which a sigma is small or large; 1 if all are zero."""
         squares = sum(float(value.double().square().sum()) for value in self.center.values())
-        return math.sqrt(squares / sum(value.numel() for value in self.center.values()))
+        return math.sqrt(squares / sum(value.numel() for value in self.center.values())) or 1.0

@@ -71,16 +71,17 @@ def grow_bracket(function: Callable[[float], float], start: float, patience: int
     """Walk from 0 in growing steps until the function falls; the maximum then lies in [0, upper].
 
     A fall ends the walk at once when a step has already risen above f(0). Before that, `patience` falls are forgiven:
-    with few random directions the function may dip before it rises.
+    with few random directions the function may dip before it rises. A value that is not a number is a fall.
     """
     paid = function if isinstance(function, Paid) else Paid(function)
     walked = [(0.0, paid(0.0))]
     falls = 0
     for x in _growing(start, most):
         walked.append((x, paid(x)))
-        falls += walked[-1][1] < walked[-2][1]
+        fell = walked[-1][1] < walked[-2][1] or walked[-1][1] == -math.inf
+        falls += fell
         risen = max(value for _, value in walked) > walked[0][1]
-        if falls and (risen or falls >= patience):
+        if fell and (risen or falls >= patience):
             break
     peak = max(range(len(walked)), key=lambda k: walked[k][1])
     return Search(tuple(paid.points), 0.0, walked[min(peak + 1, len(walked) - 1)][0])

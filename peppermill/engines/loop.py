@@ -48,9 +48,9 @@ def member_predictions(
     """Every member's prediction for one batch, [m, ...]; a single one where sigma is 0 and all are the same."""
     refuse_training_mode(model)
     predictions = []
-    for member in perturbation.distinct(sigma):
-        outputs = _outputs(model, perturbation.member(sigma, member), args, kwargs)
-        predictions.append(likelihood.predict(outputs))
+    for params in perturbation.members(sigma):
+        predictions.append(likelihood.predict(_outputs(model, params, args, kwargs)))
+        del params  # or two members would be alive while the next one is made
     return torch.stack(predictions)
 
 
@@ -65,11 +65,13 @@ def refuse_training_mode(model: Any) -> None:
 def _run_chunk(
     model: nn.Module, perturbation: Perturbation, sigma: float, chunk: list[Batch], likelihood: Likelihood, tick: Tick
 ) -> tuple[Tensor, Tensor, Tensor]:
-    rows, total, labels = [], None, torch.empty(0)
-    for member in perturbation.distinct(sigma):
-        params = perturbation.member(sigma, member)
-        predictions, labels = _run_member(model, params, chunk, likelihood, tick, check=sigma == 0)
-        del params  # or two members would be alive while the next one is made
+    rows: list[Tensor] = []
+    total, labels = None, torch.empty(0)
+    for params in perturbation.members(sigma):
+        predictions, labels = _run_member(model, params, chunk, likelihood, tick, check=not rows)
+        del params  # as above
+        if sigma == 0:
+            _refuse_non_finite(predictions)
         rows.append(likelihood.log_likelihoods(predictions, labels))
         total = likelihood.accumulate(total, predictions)
     assert total is not None
@@ -84,7 +86,6 @@ def _run_member(
     for inputs, labels in chunk:
         outputs = _outputs(model, params, *as_arguments(inputs))
         if check:
-            _refuse_non_finite(outputs)
             likelihood.check(outputs, labels)
         predictions, counted = likelihood.items(likelihood.predict(outputs), labels)
         parts.append((predictions.to(_widest(predictions.device)), counted))
@@ -96,8 +97,8 @@ def _outputs(model: nn.Module, params: Params, args: Any, kwargs: Any) -> Tensor
     return output_tensor(functional_call(model, params, args, kwargs))
 
 
-def _refuse_non_finite(outputs: Tensor) -> None:
-    if not bool(outputs.isfinite().all()):
+def _refuse_non_finite(predictions: Tensor) -> None:
+    if not bool(predictions.isfinite().all()):
         raise ValueError(
             "the network itself, without any noise, gives outputs that are NaN or infinite on these data: check its "
             "weights and the inputs before calibrating it."

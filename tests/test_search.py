@@ -1,0 +1,175 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.optimize import minimize_scalar
+
+from peppermill.search import GOLDEN, Paid, Search, count_peaks, golden_section, grow_bracket
+
+
+def parabola(peak):
+    return lambda x: -((x - peak) ** 2)
+
+
+@pytest.mark.parametrize(
+    ("lower", "upper"), [(0, 3), (1, 3), (-5, 2.5), (1.9, 2.1), (1.99999, 1000), (-7, 2.0), (2.0, 9)]
+)
+def test_finds_the_peak_wherever_the_interval_starts(lower, upper):
+    search = golden_section(parabola(2.0), lower, upper, 30)
+    assert abs(search.best[0] - 2.0) <= (upper - lower) * GOLDEN**30
+    assert search.lower <= 2.0 <= search.upper
+
+
+@given(peak=st.floats(-100, 100), left=st.floats(1e-3, 50), right=st.floats(1e-3, 50), iterations=st.integers(1, 25))
+def test_the_interval_shrinks_by_the_golden_ratio_and_keeps_the_peak(peak, left, right, iterations):
+    search = golden_section(lambda x: -abs(x - peak), peak - left, peak + right, iterations)
+    assert search.upper - search.lower == pytest.approx((left + right) * GOLDEN**iterations, rel=1e-6, abs=1e-11)
+    assert search.lower - 1e-12 * abs(peak) <= peak <= search.upper + 1e-12 * abs(peak)
+
+
+@pytest.mark.parametrize("iterations", [1, 2, 7, 20])
+@pytest.mark.parametrize(("lower", "upper"), [(0, 1), (-3, 8), (0.25, 0.26)])
+@pytest.mark.parametrize("peak", [-100.0, 0.2, 0.255, 100.0])
+def test_pays_for_each_point_once_and_for_no_more_than_iterations_plus_one(lower, upper, iterations, peak):
+    asked = []
+    search = golden_section(lambda x: asked.append(x) or -((x - peak) ** 2), lower, upper, iterations)
+    assert len(asked) == len(set(asked)) == iterations + 1
+    assert [x for x, _ in search.points] == asked
+
+
+def test_the_first_points_are_the_golden_sections_of_the_interval():
+    """By hand: [2, 12] has 2 + 10 * 0.381966 and 2 + 10 * 0.618034; a peak on the right then asks for 9.63932."""
+    search = golden_section(parabola(12.0), 2, 12, 2)
+    assert [x for x, _ in search.points] == pytest.approx([5.8196601, 8.1803399, 9.6393202])
+
+
+@pytest.mark.parametrize(
+    ("function", "lower", "upper"),
+    [
+        (lambda x: x * math.exp(-x), 0.0, 10.0),
+        (lambda x: -math.cosh(x + 3), -9.0, 1.0),
+        (lambda x: math.log(x) - x / 50, 1.0, 400.0),
+    ],
+)
+def test_agrees_with_the_golden_section_of_scipy(function, lower, upper):
+    theirs = minimize_scalar(
+        lambda x: -function(x), bracket=(lower, (lower + upper) / 4 + lower / 2, upper), method="golden", tol=1e-9
+    )
+    ours = golden_section(function, lower, upper, 40)
+    # near a maximum a function is flat: x is known to the square root of the precision of f
+    assert ours.best[0] == pytest.approx(theirs.x, abs=1e-6 * (upper - lower))
+    assert ours.best[1] == pytest.approx(-theirs.fun, rel=1e-12)
+
+
+def test_a_value_that_is_not_a_number_counts_as_minus_infinity():
+    search = golden_section(lambda x: math.nan if x > 1 else -((x - 0.5) ** 2), 0, 1000, 40)
+    assert search.best[0] == pytest.approx(0.5, abs=1e-4)
+    assert search.points[0] == (pytest.approx(381.966), -math.inf)
+
+
+def test_a_function_that_is_never_a_number_ends_at_the_lower_end():
+    search = golden_section(lambda x: math.nan, 1, 2, 30)
+    assert search.lower == 1
+    assert search.best[1] == -math.inf
+
+
+def test_of_equal_values_the_smallest_x_is_best():
+    assert Search(((3.0, 1.0), (1.0, 1.0), (2.0, 1.0), (0.0, 0.5)), 0, 3).best == (1.0, 1.0)
+
+
+def test_what_was_paid_before_is_not_paid_again():
+    asked = []
+    paid = Paid(lambda x: asked.append(x) or parabola(0.3)(x))
+    golden_section(paid, 0, 1, 5)
+    before = len(asked)
+    again = golden_section(paid, 0, 1, 5)
+    assert len(asked) == before
+    assert again.points == tuple(paid.points)
+
+
+@pytest.mark.parametrize(("lower", "upper"), [(1, 1), (2, 1), (0, math.nan)])
+def test_refuses_an_interval_without_inside(lower, upper):
+    with pytest.raises(ValueError, match=rf"`lower={lower}` must be below `upper={upper}`: exchange them or widen"):
+        golden_section(parabola(0), lower, upper, 3)
+
+
+def test_refuses_a_search_without_iterations():
+    with pytest.raises(ValueError, match="`iterations=0` must be at least 1"):
+        golden_section(parabola(0), 0, 1, 0)
+
+
+@given(peak=st.floats(-8, 6), start=st.floats(-1, 1))
+def test_grow_bracket_brackets_a_peak_of_any_scale(peak, start):
+    peak, start = 10**peak, 10**start
+    bracket = grow_bracket(parabola(peak), start)
+    assert bracket.lower == 0 <= peak <= bracket.upper
+    assert bracket.upper <= max(start, peak * (1 + 1 / GOLDEN) * 2)
+
+
+def test_the_search_after_the_walk_starts_from_a_point_that_is_paid_for():
+    asked = []
+    paid = Paid(lambda x: asked.append(x) or parabola(7.0)(x))
+    bracket = grow_bracket(paid, 1.0)
+    walked = len(asked)
+    golden_section(paid, 0, bracket.upper, 6)
+    assert len(asked) == walked + 6
+
+
+def curve(*values):
+    """A function with the given values at 0 and at the steps of a walk that starts at 1."""
+    steps = [0.0, *((1 / GOLDEN**2) ** k for k in range(len(values) - 1))]
+    return lambda x: values[min(range(len(steps)), key=lambda k: abs(steps[k] - x))]
+
+
+@pytest.mark.parametrize(
+    ("values", "paid", "upper"),
+    [
+        ((0, 1, 2, 1, 9), 4, 3),  # risen, then fallen: the walk ends
+        ((0, -1, 2, 1, 9), 4, 3),  # a dip before the rise is forgiven
+        ((0, -1, -2, 2, 1, 9), 5, 4),  # two falls as well
+        ((0, -1, -2, -3, 9), 4, 1),  # three are not: the peak is at 0, and the search looks below the first step
+        ((0, -1, -0.5, -2, -3, 9), 5, 1),  # falls need not follow one another
+        ((0, 1, math.nan, 9), 3, 2),  # breakdown counts as a fall
+        ((0, math.nan, math.nan, 1, 0, 9), 5, 4),
+        ((0, math.nan, math.nan, math.nan, 9), 4, 1),
+        ((0, 0, 0, 0, 1, 0, 9), 6, 5),  # noise too small for half precision changes nothing, and is no fall
+    ],
+)
+def test_the_walk_ends_when_the_function_falls_after_it_has_risen(values, paid, upper):
+    bracket = grow_bracket(curve(*values), 1.0)
+    assert len(bracket.points) == paid
+    assert bracket.upper == (1 / GOLDEN**2) ** (upper - 1)
+
+
+def test_a_flat_function_is_searched_near_zero():
+    assert grow_bracket(lambda x: 5.0, 0.1).upper == 0.1
+
+
+def test_a_function_that_only_rises_is_walked_to_the_end():
+    bracket = grow_bracket(lambda x: x, 1.0, most=5)
+    assert bracket.upper == bracket.best[0] == (1 / GOLDEN**2) ** 4
+
+
+@pytest.mark.parametrize(
+    ("values", "depth", "peaks"),
+    [
+        ([0, 1, 2, 1, 0], 0.1, 1),
+        ([2, 1, 0], 0.1, 1),  # the peak on the left edge
+        ([0, 1, 2], 0.1, 1),  # and on the right
+        ([0, 2, 1, 2, 0], 0.5, 2),
+        ([0, 2, 1.6, 2, 0], 0.5, 1),  # the valley is too shallow
+        ([0, 2, 1.5, 2, 0], 0.5, 1),  # just as deep as allowed
+        ([3, 0, 2, 1, 4], 0.5, 3),
+        ([3, 0, 2, 1, 4], 1.5, 2),
+        ([0, 5, -math.inf, -math.inf], 0.5, 1),
+        ([1], 0.5, 1),
+        ([1, 1, 1], 0.5, 1),
+    ],
+)
+def test_count_peaks_counts_maxima_with_valleys_between_them(values, depth, peaks):
+    points = [(float(x), float(value)) for x, value in enumerate(values)]
+    assert count_peaks(tuple(points), depth) == peaks
+    assert count_peaks(tuple(reversed(points)), depth) == peaks
