@@ -167,7 +167,8 @@ def fit(
     - `antithetic`: members in pairs +epsilon, -epsilon. It cancels the first-order error of a finite ensemble, so that
       L(sigma) is smooth near 0 and depends less on the seed (docs/benchmarks.md).
     - `lower`, `upper`: where to search; found when absent. `iterations`: of the golden section, 7 as in the paper.
-    - `temperature`: tune T together with sigma, at no extra forward pass; right for most users of classifiers.
+    - `temperature`: tune T together with sigma; right for most users of classifiers. T costs no forward pass, and a
+      few more values of sigma are tried.
     - `likelihood`: "categorical", "bernoulli", "gaussian", or one with settings, `pm.Categorical(ignored_label=255)`.
     - `batch_size`: for data that do not come in batches.
     """

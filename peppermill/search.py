@@ -67,11 +67,14 @@ def golden_section(function: Callable[[float], float], lower: float, upper: floa
     return Search(tuple(paid.points), lower, upper)
 
 
-def grow_bracket(function: Callable[[float], float], start: float, patience: int = 3, most: int = 16) -> Search:
+def grow_bracket(
+    function: Callable[[float], float], start: float, *, reach: float = 0.0, patience: int = 3, most: int = 16
+) -> Search:
     """Walk from 0 in growing steps until the function falls; the maximum then lies in [0, upper].
 
     A fall ends the walk at once when a step has already risen above f(0). Before that, `patience` falls are forgiven:
-    with few random directions the function may dip before it rises. A value that is not a number is a fall.
+    with few random directions the function may dip before it rises. A value that is not a number is a fall. The walk
+    goes at least as far as `reach`.
     """
     paid = function if isinstance(function, Paid) else Paid(function)
     walked = [(0.0, paid(0.0))]
@@ -81,7 +84,7 @@ def grow_bracket(function: Callable[[float], float], start: float, patience: int
         fell = walked[-1][1] < walked[-2][1] or walked[-1][1] == -math.inf
         falls += fell
         risen = max(value for _, value in walked) > walked[0][1]
-        if fell and (risen or falls >= patience):
+        if fell and x >= reach and (risen or falls >= patience):
             break
     peak = max(range(len(walked)), key=lambda k: walked[k][1])
     return Search(tuple(paid.points), 0.0, walked[min(peak + 1, len(walked) - 1)][0])

@@ -1,8 +1,8 @@
 """Eq. 8: sigma* = argmax L(sigma) on validation data; and sigma with a temperature T, tuned together.
 
-L(sigma) and the profile max_T L(sigma, T) are both read off one pass of the members. Joint tuning therefore costs no
-forward pass more, and as it contains both methods (sigma = 0 is temperature scaling, T = 1 is PEP) it can lose to
-neither on the validation data.
+L(sigma) and the profile max_T L(sigma, T) are both read off one pass of the members, so T itself costs no forward pass.
+Joint tuning contains both methods: sigma = 0 is temperature scaling, T = 1 is PEP. It pays for every sigma that PEP
+alone would try and then looks closer where the profile is best, and so can lose to neither on the validation data.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from peppermill.engines.loop import MemberPass
 from peppermill.likelihood import ensemble_log_likelihood, temper
-from peppermill.search import Paid, Search, count_peaks, golden_section, grow_bracket
+from peppermill.search import GOLDEN, GROWTH, Paid, Search, count_peaks, golden_section, grow_bracket
 from peppermill.types import PepWarning
 
 START = 0.02  # the first sigma tried, in units of the root mean square of the selected weights
@@ -95,11 +95,14 @@ def tune_sigma(
 
     plain = Paid(lambda sigma: evaluate(sigma).log_likelihood)
     profile = Paid(lambda sigma: evaluate(sigma).tempered_log_likelihood)
-    found = _search(profile if joint else plain, scale, lower, upper, iterations)
-    if joint and _temperature_decides_little(evaluations):
-        _search(plain, scale, lower, upper, iterations)
+    plain(0.0)
+    start, lowest = lower or START * scale, lower or 0.0
+    found = golden_section(plain, lowest, upper or _end_of_walk(plain, start, lowest), iterations)
+    if joint:
+        end = upper or _end_of_walk(profile, start, lowest, reach=max(evaluations))
+        found = _look_closer(profile, sorted(evaluations), lowest, end, found.upper - found.lower, iterations)
     search = SigmaSearch(tuple(evaluations.values()), found.lower, found.upper, items, joint)
-    _comment(search, lower or 0.0, upper)
+    _comment(search, lowest, upper)
     return search
 
 
@@ -119,12 +122,9 @@ def best_temperature(log_probs: Tensor, labels: Tensor) -> tuple[float, float]:
     return math.exp(log_temperature), value
 
 
-def _search(paid: Paid, scale: float, lower: float | None, upper: float | None, iterations: int) -> Search:
-    paid(0.0)
-    if upper is None:
-        start = lower if lower else START * scale
-        upper = grow_bracket(paid, start).upper
-    return golden_section(paid, lower or 0.0, upper, iterations)
+def _end_of_walk(paid: Paid, start: float, lowest: float, reach: float = 0.0) -> float:
+    """Where the search may end; beyond `lowest` also where that was the first step, and no step beat sigma = 0."""
+    return max(grow_bracket(paid, start, reach=reach).upper, GROWTH * lowest)
 
 
 def _evaluation(members: MemberPass, joint: bool) -> Evaluation:
@@ -135,14 +135,16 @@ def _evaluation(members: MemberPass, joint: bool) -> Evaluation:
     return Evaluation(members.sigma, value, temperature, max(tempered, value))
 
 
-def _temperature_decides_little(evaluations: dict[float, Evaluation]) -> bool:
-    """Whether PEP alone comes so near that the resolution of two searches could decide between them.
-
-    The two curves then all but coincide, and following both costs few new points, often none.
-    """
-    joint = max(e.tempered_log_likelihood for e in evaluations.values())
-    plain = max(e.log_likelihood for e in evaluations.values())
-    return joint - plain < 0.02 * (joint - evaluations[0.0].log_likelihood)
+def _look_closer(
+    profile: Paid, sigmas: list[float], lowest: float, end: float, width: float, iterations: int
+) -> Search:
+    """Golden section between the neighbors of the best sigma so far, until the interval is as narrow as `width`."""
+    best = max(range(len(sigmas)), key=lambda k: profile(sigmas[k]))
+    left, right = max(lowest, sigmas[max(best - 1, 0)]), sigmas[best + 1] if best + 1 < len(sigmas) else end
+    if right - left <= width:
+        return Search(tuple(profile.points), left, right)
+    needed = math.ceil(math.log(width / (right - left), GOLDEN))
+    return golden_section(profile, left, right, min(needed, iterations))
 
 
 def _check_interval(lower: float | None, upper: float | None) -> None:
@@ -160,7 +162,7 @@ def _comment(search: SigmaSearch, lower: float, upper: float | None) -> None:
             "noise does not help here: no sigma that was tried beats sigma = 0 on the validation data, so the "
             f"ensemble is the network itself{' with a temperature' if search.joint else ''}."
         )
-    elif upper is not None and (search.upper == upper or search.lower == lower > 0):
+    elif search.upper == upper or search.lower == lower > 0:
         edge = f"`upper={upper:g}`" if search.upper == upper else f"`lower={lower:g}`"
         _warn(
             f"the best sigma, {best.sigma:.3g}, sits at {edge}: widen the interval, or leave it out to have one found."
@@ -173,4 +175,4 @@ def _comment(search: SigmaSearch, lower: float, upper: float | None) -> None:
 
 
 def _warn(message: str) -> None:
-    warnings.warn(message, PepWarning, stacklevel=4)
+    warnings.warn(message, PepWarning, stacklevel=5)  # the line that called `fit`

@@ -144,6 +144,15 @@ def test_the_walk_ends_when_the_function_falls_after_it_has_risen(values, paid, 
     assert bracket.upper == (1 / GOLDEN**2) ** (upper - 1)
 
 
+def test_the_walk_goes_as_far_as_it_must_reach():
+    """A low peak, then a higher one beyond the fall: found only by a walk that must pass it."""
+    values = (0, 1, 0, 0, 5, 4, 9)
+    assert grow_bracket(curve(*values), 1.0).upper == 1 / GOLDEN**2
+    far = grow_bracket(curve(*values), 1.0, reach=(1 / GOLDEN**2) ** 3)
+    assert len(far.points) == 6
+    assert far.upper == (1 / GOLDEN**2) ** 4
+
+
 def test_a_flat_function_is_searched_near_zero():
     assert grow_bracket(lambda x: 5.0, 0.1).upper == 0.1
 
