@@ -127,6 +127,11 @@ class PepEnsemble(nn.Module):
         """The same ensemble with a temperature on top of the one it has."""
         return PepEnsemble(self.model, replace(self.recipe, temperature=self.temperature * temperature))
 
+    def without_temperature(self) -> PepEnsemble:
+        """PEP alone, from the values of sigma that were already paid for: the best of them at T = 1."""
+        search = replace(self.search, joint=False)
+        return PepEnsemble(self.model, replace(self.recipe, sigma=search.best.sigma, temperature=1.0, search=search))
+
     def save(self, path: str | Path) -> None:
         """Write the recipe, under 4 kB of JSON: the weights stay where they are."""
         changed = difference(self.recipe.fingerprint, fingerprint(self.model))
