@@ -26,7 +26,8 @@ def out() -> Console:
 
 
 def say(text: str) -> None:
-    out().print(text, markup=False)
+    """A line of results, never broken: what it says may be meant to be copied."""
+    out().print(text, markup=False, soft_wrap=True)
 
 
 def plain_errors(command: Command) -> Command:
@@ -59,6 +60,18 @@ def show_methods(content: Mapping[str, Any]) -> None:
         shown.add_column(title, no_wrap=True)
     for cells in table.rows(content):
         shown.add_row(*(escape("\n".join(part for part in cell if part)) for cell in cells), end_section=True)
+    out().print(shown)
+
+
+def show_sweep(content: Mapping[str, Any]) -> None:
+    """The points of a sweep, the best in bold."""
+    shown = Table(
+        "sigma", "L(sigma)/N", "members' average", "best T", "Brier", f"ECE % ({content['bins']} bins)", "error %"
+    )
+    best = max(point["log_likelihood"] for point in content["points"] if point["log_likelihood"] is not None)
+    for point in content["points"]:
+        cells = table.sweep_cells(point)
+        shown.add_row(*cells, style="bold" if point["log_likelihood"] == best else None)
     out().print(shown)
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from peppermill import recipe, results
-from peppermill.cli.console import say, show_methods
+from peppermill.cli.console import say, show_methods, show_sweep
 from peppermill.files import read_json
 
 EXAMPLES = "peppermill info pep.json"
@@ -21,6 +21,8 @@ def command(path: Annotated[Path, typer.Argument(metavar="FILE", help="A pep.jso
         content = results.read_run(path)
         if content["methods"]:
             show_methods(content)
+        if content.get("sweep"):
+            show_sweep(content["sweep"])
         say(json.dumps({"settings": content["settings"], "provenance": content["provenance"]}, indent=2))
     else:
         _show_ensemble(read_json(path, recipe.KIND, recipe.VERSION))
