@@ -14,6 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from peppermill.report import table
+from peppermill.types import PepWarning
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -37,6 +38,7 @@ def plain_errors(command: Command) -> Command:
     def guarded(*args: Any, **kwargs: Any) -> Any:
         try:
             with warnings.catch_warnings():
+                warnings.simplefilter("always", PepWarning)
                 warnings.showwarning = _note
                 return command(*args, **kwargs)
         except KeyboardInterrupt:

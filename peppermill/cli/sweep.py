@@ -14,7 +14,10 @@ from peppermill.report import plots
 from peppermill.results import Run, plain, provenance, write_run
 from peppermill.sweep import sweep_sigma
 
-EXAMPLES = "peppermill sweep python:my_models:resnet npz:validation.npz --sigmas 0.001,0.002,0.004 --picture curve.png"
+EXAMPLES = (
+    "peppermill sweep python:my_models:resnet npz:validation.npz --weights resnet.safetensors --sigmas 0.01,0.02,0.04 "
+    "--picture curve.png"
+)
 
 
 def command(
