@@ -23,10 +23,7 @@ HEAD_ITEMS = 256  # how many items are read twice to see whether the data repeat
 
 
 class Batches:
-    """Batches (inputs, labels) of `data` on the device of `model`, and of its type where it has only one.
-
-    `argument` is what the caller named the data, for the messages.
-    """
+    """Batches (inputs, labels) of `data` on the device of `model`, and of its type where it has only one."""
 
     def __init__(
         self,
@@ -37,7 +34,7 @@ class Batches:
         batch_size: int = 500,
         kept_bytes: int = KEPT_BYTES,
     ) -> None:
-        self.argument = argument
+        self.argument = argument  # what the caller named the data, for the messages
         self.kept_bytes = kept_bytes
         self.source = _as_batches(data, argument, batch_size)
         self.device, self.dtype = device_of(model), dtype_of(model)
@@ -157,6 +154,8 @@ class _Pair:
 
 
 def _as_batches(data: Data, argument: str, batch_size: int) -> Iterable[Any]:
+    if batch_size < 1:
+        raise ValueError(f"`batch_size={batch_size}` must be at least 1 item.")
     if isinstance(data, (DataLoader, list)):
         return data
     if isinstance(data, tuple) and len(data) == 2 and isinstance(data[1], (Tensor, np.ndarray)):

@@ -24,6 +24,15 @@ def write_atomically(path: str | Path, content: str | bytes) -> None:
         raise
 
 
+def refuse_unwritable(path: str | Path | None) -> None:
+    """Raise where a file cannot be written: cheaper to know before the work than after it."""
+    if path is None:
+        return
+    folder = next(parent for parent in Path(path).absolute().parents if parent.exists())
+    if Path(path).is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise ValueError(f"{path} cannot be written: give the path of a file, in a folder that you may write to.")
+
+
 def read_json(path: str | Path, kind: str, newest: int) -> dict[str, Any]:
     """The object in a file that this library wrote as `kind`, of a version no newer than `newest`."""
     text = _read_text(path)
@@ -48,5 +57,7 @@ def _read_text(path: str | Path) -> str:
         return Path(path).read_text(encoding="utf-8")
     except FileNotFoundError as error:
         raise FileNotFoundError(f"there is no file {path}.") from error
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read ({error.strerror}).") from error
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not a text file: it is corrupted or holds something else.") from error

@@ -33,12 +33,12 @@ VERSION = 1
 class Method:
     """One method of a run.
 
-    Its scores, its reliability table, its difference from the first method, and what was fitted.
+    Its scores, its reliability table (none of a regression), its difference from the first method, and what was fitted.
     """
 
     name: str
     scores: Scores
-    reliability: Reliability
+    reliability: Reliability | None
     comparison: Comparison | None = None
     fitted: Mapping[str, float] = field(default_factory=dict)
     forward_passes: int = 1
@@ -59,7 +59,8 @@ def method_of(
     name: str, predictions: Predictions, scores: Scores, comparison: Comparison | None = None, **more: Any
 ) -> Method:
     """A method from its predictions: the reliability table has the bins of its scores."""
-    table = reliability(predictions.log_probs, predictions.labels, scores.bins)
+    classifies = "error" in scores.estimates
+    table = reliability(predictions.log_probs, predictions.labels, scores.bins) if classifies else None
     return Method(name, scores, table, comparison, **more)
 
 

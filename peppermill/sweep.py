@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -92,8 +93,8 @@ def sweep_sigma(
 
 
 def _grid(sigmas: Sequence[float]) -> list[float]:
-    if any(not sigma >= 0 for sigma in sigmas):
-        raise ValueError(f"`sigmas={list(sigmas)}` must be sizes of noise, zero or positive.")
+    if any(not 0 <= sigma < math.inf for sigma in sigmas):
+        raise ValueError(f"`sigmas={list(sigmas)}` must be sizes of noise, zero or positive, and finite.")
     return sorted({0.0, *map(float, sigmas)})
 
 

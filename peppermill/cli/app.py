@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-from importlib.metadata import version
 from typing import Annotated
 
 import typer
 
 from peppermill.cli import console, demo, evaluate, fit, info, paper, predict, sweep
+from peppermill.recipe import versions
 
 app = typer.Typer(
     name="peppermill",
@@ -33,15 +33,21 @@ for name, module in {
 app.add_typer(paper.app)
 
 
+def _show_version(asked: bool) -> None:
+    if asked:
+        console.say(f"peppermill {versions()['peppermill']}")
+        raise typer.Exit()
+
+
 @app.callback()
 def options(
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
-    shown: Annotated[bool, typer.Option("--version", help="Show the version and stop.", is_eager=True)] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and stop.", is_eager=True, callback=_show_version)
+    ] = False,
 ) -> None:
+    """What stands before the name of a command."""
     console.debug["on"] = debug
-    if shown:
-        console.say(f"peppermill {version('peppermill')}")
-        raise typer.Exit()
 
 
 def main() -> None:

@@ -14,6 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from peppermill.report import table
+from peppermill.types import PepWarning
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -26,7 +27,8 @@ def out() -> Console:
 
 
 def say(text: str) -> None:
-    out().print(text, markup=False)
+    """A line of results, never broken: what it says may be meant to be copied."""
+    out().print(text, markup=False, soft_wrap=True)
 
 
 def plain_errors(command: Command) -> Command:
@@ -36,6 +38,7 @@ def plain_errors(command: Command) -> Command:
     def guarded(*args: Any, **kwargs: Any) -> Any:
         try:
             with warnings.catch_warnings():
+                warnings.simplefilter("always", PepWarning)
                 warnings.showwarning = _note
                 return command(*args, **kwargs)
         except KeyboardInterrupt:
@@ -59,6 +62,18 @@ def show_methods(content: Mapping[str, Any]) -> None:
         shown.add_column(title, no_wrap=True)
     for cells in table.rows(content):
         shown.add_row(*(escape("\n".join(part for part in cell if part)) for cell in cells), end_section=True)
+    out().print(shown)
+
+
+def show_sweep(content: Mapping[str, Any]) -> None:
+    """The points of a sweep, the best in bold."""
+    shown = Table(
+        "sigma", "L(sigma)/N", "members' average", "best T", "Brier", f"ECE % ({content['bins']} bins)", "error %"
+    )
+    best = max(point["log_likelihood"] for point in content["points"] if point["log_likelihood"] is not None)
+    for point in content["points"]:
+        cells = table.sweep_cells(point)
+        shown.add_row(*cells, style="bold" if point["log_likelihood"] == best else None)
     out().print(shown)
 
 

@@ -14,6 +14,7 @@ from peppermill.cli.console import say, show_methods
 from peppermill.cli.evaluate import compared_methods
 from peppermill.data import Batches
 from peppermill.ensemble import fit
+from peppermill.files import refuse_unwritable
 from peppermill.metrics import BINS
 from peppermill.predictions import predict
 from peppermill.report import plots
@@ -31,6 +32,7 @@ def command(
 ) -> None:
     """Calibrate the embedded network; compare it with temperature scaling, PEP, and PEP with temperature."""
     start = time.monotonic()
+    refuse_unwritable(out / "run.json")
     network = peppermill.demo.network()
     validation, test = peppermill.demo.data()
     say(
@@ -79,7 +81,7 @@ def command(
 
 def _draw(run: Run, sigma: float, out: Path) -> str:
     """Draw the two pictures, or say what is missing for them."""
-    shown = {method.name: method.reliability for method in run.methods}
+    shown = {method.name: method.reliability for method in run.methods if method.reliability}
     try:
         plots.save_figure(plots.sigma_curve(run.sweep, sigma), out / "sigma.png")  # type: ignore[arg-type]
         plots.save_figure(plots.reliability_diagrams(shown), out / "reliability.png")

@@ -10,8 +10,8 @@ import typer
 from peppermill.cli import options
 from peppermill.cli.console import say, show_methods
 from peppermill.data import Batches
-from peppermill.ensemble import load
 from peppermill.evaluation import compare_all, evaluate
+from peppermill.files import refuse_unwritable
 from peppermill.predictions import Predictions, predict
 from peppermill.results import Method, Run, method_of, plain, provenance, write_run
 
@@ -28,16 +28,15 @@ def command(
     weights: options.Weights = None,
     out: Annotated[Path | None, typer.Option(help="Also write the run as JSON.")] = None,
     bins: options.Bins = 20,
-    likelihood: Annotated[
-        str | None, typer.Option(help="categorical, bernoulli or gaussian; the ensemble's own by default.")
-    ] = None,
+    likelihood: options.LikelihoodOrOwn = None,
     seed: Annotated[int, typer.Option(help="The seed of the bootstrap.")] = 0,
     batch_size: options.BatchSize = 500,
     device: options.Device = "cpu",
 ) -> None:
     """NLL, Brier, ECE and error with intervals; with --pep, paired differences between ensemble and network."""
+    refuse_unwritable(out)
     network = options.network(model, weights, device)
-    ensemble = load(pep, network) if pep else None
+    ensemble = options.ensemble(pep, network, likelihood)
     batches = Batches(options.labelled(data), network, batch_size=batch_size)
     chosen = likelihood or (ensemble.likelihood if ensemble else None)
     predictions = {"network": predict(network, batches, likelihood=chosen)}
@@ -49,7 +48,8 @@ def command(
         )
     passes = {"PEP": ensemble.size if ensemble and ensemble.sigma else 1}
     methods = compared_methods(predictions, bins, seed, fitted, passes)
-    settings = {"model": model, "data": data, "pep": str(pep) if pep else None, "bins": bins}
+    paths = {"weights": str(weights) if weights else None, "pep": str(pep) if pep else None}
+    settings = {"model": model, "data": data, **paths, "bins": bins}
     run = Run(f"{model} on {data}", settings, methods, provenance=provenance(seed))
     show_methods(plain(run))
     if out:

@@ -10,6 +10,7 @@ import typer
 from peppermill.cli import options
 from peppermill.cli.console import say
 from peppermill.ensemble import fit
+from peppermill.files import refuse_unwritable
 
 EXAMPLES = (
     "peppermill fit python:my_models:resnet npz:validation.npz --weights resnet.safetensors --temperature --out "
@@ -36,6 +37,7 @@ def command(
     device: options.Device = "cpu",
 ) -> None:
     """Find the size of the noise on validation data and write the ensemble, a few hundred bytes."""
+    refuse_unwritable(out)
     pep = fit(
         options.network(model, weights, device),
         options.labelled(data),
@@ -60,4 +62,6 @@ def command(
         f"{items:,} items"
     )
     say(f"validation NLL {-base.log_likelihood / items:.4f} -> {-found / items:.4f}")
-    say(f"wrote {out} ({out.stat().st_size:,} bytes). Next: peppermill evaluate {model} TEST-DATA --pep {out}")
+    say(f"wrote {out} ({out.stat().st_size:,} bytes). Next:")
+    with_weights = f" --weights {weights}" if weights else ""
+    say(f"peppermill evaluate {model} TEST-DATA{with_weights} --pep {out}")

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from peppermill import recipe, results
-from peppermill.cli.console import say, show_methods
+from peppermill.cli.console import say, show_methods, show_sweep
 from peppermill.files import read_json
 
 EXAMPLES = "peppermill info pep.json"
@@ -17,13 +17,15 @@ EXAMPLES = "peppermill info pep.json"
 
 def command(path: Annotated[Path, typer.Argument(metavar="FILE", help="A pep.json or a run.json.")]) -> None:
     """Say what an ensemble or a run file holds; neither model nor data are needed."""
-    if _kind(path) == results.KIND:
-        content = results.read_run(path)
-        if content["methods"]:
-            show_methods(content)
-        say(json.dumps({"settings": content["settings"], "provenance": content["provenance"]}, indent=2))
-    else:
-        _show_ensemble(read_json(path, recipe.KIND, recipe.VERSION))
+    show, content = (
+        (_show_run, results.read_run(path))
+        if _kind(path) == results.KIND
+        else (_show_ensemble, read_json(path, recipe.KIND, recipe.VERSION))
+    )
+    try:
+        show(content)
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        raise ValueError(f"{path} is damaged ({type(error).__name__}: {error}): write it again.") from error
 
 
 def _kind(path: Path) -> Any:
@@ -32,6 +34,14 @@ def _kind(path: Path) -> Any:
     except (OSError, ValueError):
         return None
     return content.get("format") if isinstance(content, dict) else None
+
+
+def _show_run(content: dict[str, Any]) -> None:
+    if content["methods"]:
+        show_methods(content)
+    if content.get("sweep"):
+        show_sweep(content["sweep"])
+    say(json.dumps({"settings": content["settings"], "provenance": content["provenance"]}, indent=2))
 
 
 def _show_ensemble(content: dict[str, Any]) -> None:

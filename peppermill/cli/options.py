@@ -11,6 +11,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
 
+from peppermill.ensemble import PepEnsemble, load
 from peppermill.sources import data_from, model_from
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="The network: python:package.module:factory.")]
@@ -29,6 +30,10 @@ Antithetic = Annotated[
 ]
 Seed = Annotated[int, typer.Option(help="The seed of the noise.")]
 LikelihoodName = Annotated[str, typer.Option("--likelihood", help="categorical, bernoulli or gaussian.")]
+LikelihoodOrOwn = Annotated[
+    str | None,
+    typer.Option("--likelihood", help="categorical, bernoulli or gaussian; the ensemble's own by default."),
+]
 Bins = Annotated[int, typer.Option(help="Bins of the calibration error.")]
 BatchSize = Annotated[int, typer.Option(help="Items in a batch.")]
 Pep = Annotated[Path | None, typer.Option(help="An ensemble that `peppermill fit` wrote.")]
@@ -42,7 +47,20 @@ def network(model: str, weights: Path | None, device: str) -> nn.Module:
     return made.to(_device(device))
 
 
+def ensemble(pep: Path | None, network: nn.Module, likelihood: str | None) -> PepEnsemble | None:
+    """The ensemble in a file, if one is asked for; its likelihood was settled when it was fitted."""
+    if pep is None:
+        return None
+    found = load(pep, network)
+    if likelihood not in (None, found.likelihood.name):
+        raise ValueError(
+            f"`--likelihood {likelihood}` contradicts {pep}, fitted with {found.likelihood.name}: leave the option out."
+        )
+    return found
+
+
 def labelled(data: str) -> Any:
+    """The labelled data: anything that `fit` takes."""
     return data_from(data)
 
 
@@ -54,15 +72,21 @@ def _load_weights(model: nn.Module, weights: Path) -> None:
     except SafetensorError as error:
         raise ValueError(f"{weights} is not a safetensors file, or is truncated ({error}).") from error
     except RuntimeError as error:
-        raise ValueError(
-            f"{weights} does not fit this {type(model).__name__}: {' '.join(str(error).split())[:300]}"
-        ) from error
+        raise ValueError(f"{weights} does not fit this {type(model).__name__}: {_first_complaint(error)}") from error
 
 
 def _device(name: str) -> torch.device:
     try:
         device = torch.device(name)
-        torch.zeros(1, device=device)
+        torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError) as error:
-        raise ValueError(f"`--device {name}` cannot be used here: {str(error).splitlines()[0]}") from error
+        reason = f" ({str(error).splitlines()[0]})" if name.partition(":")[0] in ("cuda", "mps") else ""
+        raise ValueError(f"`--device {name}` cannot be used here{reason}: try `--device cpu`.") from error
     return device
+
+
+def _first_complaint(error: RuntimeError) -> str:
+    """The first of the lines in which torch lists what does not fit, and how many follow."""
+    complaints = [line.strip() for line in str(error).splitlines()[1:]]
+    more = f" (and {len(complaints) - 1} more)" if len(complaints) > 1 else ""
+    return " ".join(complaints[:1]) + more

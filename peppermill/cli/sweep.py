@@ -6,16 +6,18 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from peppermill.cli import options
-from peppermill.cli.console import out as console
-from peppermill.cli.console import say
+from peppermill.cli.console import say, show_sweep
+from peppermill.files import refuse_unwritable
 from peppermill.report import plots
-from peppermill.results import Run, provenance, write_run
+from peppermill.results import Run, plain, provenance, write_run
 from peppermill.sweep import sweep_sigma
 
-EXAMPLES = "peppermill sweep python:my_models:resnet npz:validation.npz --sigmas 0.001,0.002,0.004 --picture curve.png"
+EXAMPLES = (
+    "peppermill sweep python:my_models:resnet npz:validation.npz --weights resnet.safetensors --sigmas 0.01,0.02,0.04 "
+    "--picture curve.png"
+)
 
 
 def command(
@@ -36,6 +38,10 @@ def command(
     device: options.Device = "cpu",
 ) -> None:
     """The log-likelihood of the ensemble and of its members, and every score, along a grid of sigma (Figure 1)."""
+    refuse_unwritable(out)
+    if picture:
+        refuse_unwritable(picture)
+        plots.refuse_other_formats(picture)
     swept = sweep_sigma(
         options.network(model, weights, device),
         options.labelled(data),
@@ -49,16 +55,11 @@ def command(
         bins=bins,
         batch_size=batch_size,
     )
-    table = Table("sigma", "L(sigma)/N", "members' average", "best T", "Brier", f"ECE % ({bins} bins)", "error %")
-    for p in swept.points:
-        scores = (p.log_likelihood, p.mean_member_log_likelihood, p.temperature, p.brier, 100 * p.ece, 100 * p.error)
-        table.add_row(
-            f"{p.sigma:.4g}", *(f"{score:.4f}" for score in scores), style="bold" if p == swept.best else None
-        )
-    console().print(table)
+    show_sweep(plain(swept))
     if out:
         settings = {
             "model": model,
+            "weights": str(weights) if weights else None,
             "data": data,
             "parameters": parameters,
             "size": size,

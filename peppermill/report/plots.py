@@ -6,7 +6,9 @@ Every function returns a matplotlib figure; `save_figure` writes it as PNG, SVG 
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 
 BLUE, ORANGE, GREY, INK = "#0072B2", "#D55E00", "#9A9A9A", "#222222"  # of Okabe and Ito
 COLUMN = 3.4  # inches, the width of a column of text
+FEW = 20  # items; the paper's Table 1 drops bins that have no more
+FORMATS = (".png", ".svg", ".pdf")
 
 STYLE: dict[Any, Any] = {
     "font.size": 8,
@@ -32,6 +36,7 @@ STYLE: dict[Any, Any] = {
     "axes.spines.right": False,
     "axes.linewidth": 0.6,
     "axes.edgecolor": INK,
+    "legend.frameon": False,
     "figure.dpi": 150,
     "savefig.dpi": 200,
     "svg.fonttype": "none",
@@ -44,69 +49,69 @@ def sigma_curve(sweep: Sweep, sigma: float | None = None) -> Figure:
 
     `sigma` is marked.
     """
-    figure, axes = _figure(1, COLUMN * 1.35, COLUMN)
-    sigmas = [point.sigma for point in sweep.points]
-    for member in zip(*(point.member_log_likelihoods for point in sweep.points), strict=True):
-        axes[0].plot(sigmas, member, color=GREY, linewidth=0.6, alpha=0.7)
-    axes[0].plot([], [], color=GREY, linewidth=0.6, label="members")
-    means = [point.mean_member_log_likelihood for point in sweep.points]
-    axes[0].plot(sigmas, means, color=ORANGE, linewidth=1.4, linestyle="--", label="members' average")
-    ensemble = [point.log_likelihood for point in sweep.points]
-    axes[0].plot(sigmas, ensemble, color=BLUE, linewidth=2, marker="o", markersize=2.5, label="ensemble, L(σ)/N")
-    axes[0].axhline(ensemble[0], color=INK, linewidth=0.6, linestyle=":", label="network, σ = 0")
-    if sigma:
-        axes[0].axvline(sigma, color=BLUE, linewidth=0.8, linestyle="-.")
-        axes[0].annotate(f" σ* = {sigma:.3g}", (sigma, max(ensemble)), color=BLUE, fontsize=7, va="bottom")
-    axes[0].set_ylim(*_worth_seeing(ensemble))
-    axes[0].set(xlabel="σ", ylabel="mean log-likelihood")
-    axes[0].legend(frameon=False, loc="lower center")
+    with _style():
+        figure, (axis,) = _figure(1, COLUMN * 1.35, COLUMN * 1.1)
+        sigmas = [point.sigma for point in sweep.points]
+        ensemble = [point.log_likelihood for point in sweep.points]
+        means = [point.mean_member_log_likelihood for point in sweep.points]
+        axis.plot(sigmas, ensemble, color=BLUE, linewidth=2, marker="o", markersize=3, label="ensemble, L(σ)/N")
+        axis.plot(sigmas, means, color=ORANGE, linewidth=1.4, linestyle="--", label="average of the members")
+        for member in zip(*(point.member_log_likelihoods for point in sweep.points), strict=True):
+            axis.plot(sigmas, member, color=GREY, linewidth=0.6, alpha=0.7, zorder=1)
+        axis.plot([], [], color=GREY, linewidth=0.6, label="each member")
+        axis.axhline(ensemble[0], color=INK, linewidth=0.6, linestyle=":", label="the network itself, σ = 0")
+        axis.set_ylim(*_worth_seeing(ensemble))
+        if sigma:
+            axis.axvline(sigma, color=BLUE, linewidth=0.8, linestyle="-.")
+            axis.annotate(f" σ* = {sigma:.3g}", (sigma, axis.get_ylim()[1]), color=BLUE, fontsize=8, va="top")
+        axis.set(xlabel="σ, the size of the noise", ylabel="mean log-likelihood (higher is better)")
+        figure.legend(loc="outside lower center", ncols=2)
     return figure
 
 
 def reliability_diagrams(tables: Mapping[str, Reliability]) -> Figure:
     """Reliability diagrams side by side, one for each method.
 
-    Accuracy against confidence, and the number of items below.
+    Accuracy against confidence, and the number of items below. Bins of few items are pale: their gaps are chance.
     """
-    figure, axes = _figure(len(tables), 1.75 * max(2, len(tables)), 2.6, rows=2, height_ratios=(3, 1))
-    for column, (name, table) in enumerate(tables.items()):
-        _draw_reliability(axes[column], table, name)
-        _draw_counts(axes[len(tables) + column], table)
-    for axis in (axes[0], axes[len(tables)]):
-        axis.set_ylabel({axes[0]: "accuracy"}.get(axis, "items"))
+    with _style():
+        figure, axes = _figure(len(tables), 1.75 * max(2, len(tables)), 3.0, rows=2, height_ratios=(3, 1))
+        for column, (name, table) in enumerate(tables.items()):
+            _draw_reliability(axes[column], table, name)
+            _draw_counts(axes[len(tables) + column], table)
+        axes[0].set_ylabel("accuracy")
+        axes[len(tables)].set_ylabel("items")
+        figure.legend(handles=_key(), loc="outside lower center", ncols=4)
     return figure
 
 
 def save_figure(figure: Figure, path: str | Path) -> None:
     """Write the figure, whole or not at all; the ending of the path is the format."""
+    refuse_other_formats(path)
     buffer = io.BytesIO()
-    figure.savefig(buffer, format=Path(path).suffix.lstrip(".") or "png")
+    with _style():
+        figure.savefig(buffer, format=Path(path).suffix[1:])
     write_atomically(path, buffer.getvalue())
 
 
+def refuse_other_formats(path: str | Path) -> None:
+    """Raise where no picture can be drawn to this path: cheaper to know before the work than after it."""
+    if Path(path).suffix not in FORMATS:
+        raise ValueError(f"the picture {path} must end in one of {', '.join(FORMATS)}, which says its format.")
+    _style()
+
+
 def _draw_reliability(axis: Axes, table: Reliability, name: str) -> None:
-    shown = (table.count > 0).tolist()
-    rows = zip(
-        table.lower.tolist(),
-        table.upper.tolist(),
-        table.confidence.tolist(),
-        table.accuracy.tolist(),
-        shown,
-        strict=True,
-    )
-    for lower, upper, confidence, accuracy, has_items in rows:
-        if has_items:
-            axis.bar(
-                (lower + upper) / 2, accuracy, upper - lower, color=BLUE, alpha=0.75, edgecolor="white", linewidth=0.4
-            )
-            axis.plot(
-                [confidence, confidence], [accuracy, confidence], color=ORANGE, linewidth=1.6, solid_capstyle="butt"
-            )
+    columns = (table.lower, table.upper, table.count, table.confidence, table.accuracy)
+    for lower, upper, count, confidence, accuracy in zip(*(column.tolist() for column in columns), strict=True):
+        if count:
+            alpha = 0.25 if count <= FEW else 0.8
+            axis.bar((lower + upper) / 2, accuracy, upper - lower, color=BLUE, alpha=alpha, edgecolor="white")
+            axis.plot([confidence] * 2, [accuracy, confidence], color=ORANGE, alpha=alpha, solid_capstyle="butt")
     axis.plot([0, 1], [0, 1], color=INK, linewidth=0.7, linestyle="--")
     ece = 100 * float((table.gaps() * table.count).sum() / table.count.sum())
-    axis.set_title(f"{name}\nECE {ece:.2f} % ({len(shown)} bins)")
+    axis.set_title(f"{name}\nECE {ece:.2f} % ({len(table.count)} bins)")
     axis.set(xlim=(0, 1), ylim=(0, 1))
-    axis.tick_params(labelbottom=False)
 
 
 def _draw_counts(axis: Axes, table: Reliability) -> None:
@@ -114,7 +119,20 @@ def _draw_counts(axis: Axes, table: Reliability) -> None:
     widths = (table.upper - table.lower).tolist()
     axis.bar(centers, table.count.tolist(), widths, color=GREY, edgecolor="white", linewidth=0.4)
     axis.set_yscale("log")
-    axis.set(xlim=(0, 1), xlabel="confidence")
+    axis.set(xlim=(0, 1), xticks=(0, 0.5, 1), xlabel="confidence")
+    axis.set_ylim(bottom=0.7)  # a bin of one item shows
+
+
+def _key() -> list[Any]:
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    return [
+        Patch(color=BLUE, alpha=0.8, label="accuracy"),
+        Patch(color=BLUE, alpha=0.25, label=f"of {FEW} items or fewer"),
+        Line2D([], [], color=ORANGE, label="gap to the confidence"),
+        Line2D([], [], color=INK, linewidth=0.7, linestyle="--", label="perfect calibration"),
+    ]
 
 
 def _worth_seeing(ensemble: list[float]) -> tuple[float, float]:
@@ -122,19 +140,25 @@ def _worth_seeing(ensemble: list[float]) -> tuple[float, float]:
 
     The fall beyond is of no interest.
     """
-    top, base = max(ensemble), ensemble[0]
+    top, base = max(filter(math.isfinite, ensemble)), ensemble[0]
     span = max(top - base, 1e-3)
     return base - span, top + 0.2 * span
 
 
-def _figure(columns: int, width: float, height: float, rows: int = 1, **grid: Any) -> tuple[Figure, list[Axes]]:
-    """A figure of its own, outside pyplot's registry: no global state, no window."""
+def _style() -> AbstractContextManager[None]:
+    """Our fonts and lines while a figure is made, and the user's own again afterwards."""
     try:
         import matplotlib
-        from matplotlib.figure import Figure
     except ImportError as error:
         raise ImportError('pictures need matplotlib: `pip install "peppermill[plots]"`.') from error
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(width, height), layout="constrained")
-        axes = figure.subplots(rows, columns, squeeze=False, gridspec_kw=grid or None, sharex="col")
+    context: AbstractContextManager[None] = matplotlib.rc_context(STYLE)
+    return context
+
+
+def _figure(columns: int, width: float, height: float, rows: int = 1, **grid: Any) -> tuple[Figure, list[Axes]]:
+    """A figure of its own, outside pyplot's registry: no global state, no window."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False, gridspec_kw=grid or None, sharex="col", sharey="row")
     return figure, list(axes.flat)

@@ -28,11 +28,14 @@ def rows(content: Mapping[str, Any]) -> list[list[tuple[str, str, str]]]:
 
 def caption(content: Mapping[str, Any]) -> str:
     """How the numbers are to be read."""
-    scores = content["methods"][0]["scores"]
+    first, *others = content["methods"]
+    scores = first["scores"]
+    opening = f"{scores['items']:,} test items; in brackets {100 * scores['level']:.0f} % bootstrap intervals"
+    if not others:
+        return f"{opening}."
     return (
-        f"{scores['items']:,} test items; in brackets {100 * scores['level']:.0f} % bootstrap intervals; below them "
-        f"the paired difference from the {content['methods'][0]['name']}, with its p-value (paired t for NLL and "
-        "Brier, bootstrap for ECE, McNemar for error; Holm-corrected)."
+        f"{opening}; below them the paired difference from the {first['name']}, with its p-value "
+        f"({_tests(others[0]['comparison']['differences'])}{'; Holm-corrected' if len(others) > 1 else ''})."
     )
 
 
@@ -47,6 +50,15 @@ def markdown(content: Mapping[str, Any]) -> str:
     return "\n".join([*lines, "", caption(content)])
 
 
+def sweep_cells(point: Mapping[str, Any]) -> list[str]:
+    """One sigma of a sweep: sigma, L(sigma)/N, the members' average, the best T, Brier, ECE % and error %."""
+    members = point["member_log_likelihoods"]
+    average = None if None in members else sum(members) / len(members)
+    values = [point["log_likelihood"], average, point["temperature"], point["brier"]]
+    numbers = ["not finite" if value is None else f"{value:.4f}" for value in values]
+    return [f"{point['sigma']:.4g}", *numbers, _number("ece", point["ece"]), _number("error", point["error"])]
+
+
 def p_text(p_value: float) -> str:
     """A p-value as people write it."""
     return "p < 0.001" if p_value < 0.001 else f"p = {p_value:.3f}" if p_value < 0.1 else f"p = {p_value:.2f}"
@@ -55,6 +67,14 @@ def p_text(p_value: float) -> str:
 def _column(name: str, bins: int) -> str:
     title = NAMES.get(name, name)
     return f"{title} % ({bins} bins)" if name == "ece" else f"{title} %" if name in PERCENT else title
+
+
+def _tests(differences: Mapping[str, Any]) -> str:
+    """Which test each score had, as in "paired t for NLL and Brier"."""
+    scores: dict[str, list[str]] = {}
+    for name, difference in differences.items():
+        scores.setdefault(difference["test"], []).append(NAMES.get(name, name))
+    return ", ".join(f"{test} for {' and '.join(names)}" for test, names in scores.items())
 
 
 def _cells(method: Mapping[str, Any]) -> list[tuple[str, str, str]]:

@@ -3,31 +3,44 @@
 from __future__ import annotations
 
 import zipfile
+import zlib
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
+
+_CURE = "`np.savez(path, x=inputs, y=labels)`"
 
 
 def data(text: str) -> tuple[np.ndarray, np.ndarray]:
     """The pair (x, y). Nothing is unpickled: a file can be from anybody."""
     if not Path(text).is_file():
         raise ValueError(f"there is no file {text}.")
+    if not zipfile.is_zipfile(text):
+        raise ValueError(f"{text} is not an npz file, or is truncated: save it with {_CURE}.")
+    with np.load(text, allow_pickle=False) as arrays:
+        missing = {"x", "y"} - set(arrays.files)
+        if missing:
+            raise ValueError(
+                f"{text} has no array {' and no '.join(sorted(missing))}, only {', '.join(arrays.files)}: save it "
+                f"with {_CURE}."
+            )
+        return _array(text, arrays, "x"), _array(text, arrays, "y")
+
+
+def _array(text: str, arrays: Mapping[str, np.ndarray], name: str) -> np.ndarray:
     try:
-        with np.load(text, allow_pickle=False) as arrays:
-            missing = {"x", "y"} - set(arrays.files)
-            if missing:
-                raise ValueError(
-                    f"{text} has no array {' and no '.join(sorted(missing))}, only {', '.join(arrays.files)}: save it "
-                    "with `np.savez(path, x=inputs, y=labels)`."
-                )
-            return arrays["x"], arrays["y"]
-    except (zipfile.BadZipFile, EOFError, OSError) as error:
-        raise ValueError(f"{text} is not an npz file, or is truncated ({error}).") from error
-    except ValueError as error:
-        raise ValueError(_refused(text, error)) from error
-
-
-def _refused(text: str, error: ValueError) -> str:
-    if "pickle" in str(error):
-        return f"{text} holds pickled objects, which could run code when opened and are refused: save plain arrays."
-    return str(error)
+        array = np.asarray(arrays[name])
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError) as error:
+        if "pickle" in str(error):
+            raise ValueError(
+                f"the array {name} of {text} holds pickled objects, which could run code when opened and are refused: "
+                "save plain numbers."
+            ) from error
+        raise ValueError(f"the array {name} of {text} is damaged ({error}): save it again with {_CURE}.") from error
+    if array.ndim == 0 or array.dtype.kind not in "biuf":
+        raise ValueError(
+            f"the array {name} of {text} has shape {list(array.shape)} and type {array.dtype}: expected numbers, one "
+            "entry for each item."
+        )
+    return array

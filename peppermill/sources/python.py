@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import sys
 from typing import Any
 
@@ -13,7 +14,10 @@ def model(text: str) -> nn.Module:
     """What the factory returns, in evaluation mode."""
     made = _call(text)
     if not isinstance(made, nn.Module):
-        raise ValueError(f"python:{text} returned a {type(made).__name__}, not a torch.nn.Module.")
+        raise ValueError(
+            f"python:{text} returned {type(made).__name__}, which is no torch.nn.Module: let the function return the "
+            "network."
+        )
     return made.eval()
 
 
@@ -42,4 +46,12 @@ def _call(text: str) -> Any:
         raise ValueError(
             f"python:{text}: {module_name} has no function {name!r}; it has {', '.join(offered[:8]) or 'none'}."
         )
-    return getattr(module, name)()
+    return _called(text, getattr(module, name))
+
+
+def _called(text: str, factory: Any) -> Any:
+    try:
+        inspect.signature(factory).bind()
+    except TypeError as error:
+        raise ValueError(f"python:{text} is called without arguments, and cannot be ({error}).") from error
+    return factory()

@@ -1,0 +1,102 @@
+"""The table of methods as text."""
+
+import copy
+
+import pytest
+
+from peppermill.report import table
+
+
+def method(name, nll, ece, difference=None, fitted=None, passes=1):
+    estimate = lambda value: {"value": value, "lower": value - 0.01, "upper": value + 0.01}  # noqa: E731
+    return {
+        "name": name,
+        "scores": {"estimates": {"nll": estimate(nll), "ece": estimate(ece)}, "items": 5000, "bins": 20, "level": 0.95},
+        "comparison": difference and {"differences": difference},
+        "fitted": fitted or {},
+        "forward_passes": passes,
+    }
+
+
+@pytest.fixture
+def content():
+    better = {
+        "nll": {"value": -0.0479, "p_value": 0.0004, "test": "paired t"},
+        "ece": {"value": 0.0125, "p_value": 0.0412, "test": "bootstrap"},
+    }
+    methods = [method("network", 0.3977, 0.0598), method("PEP", 0.3498, 0.0723, better, {"sigma": 0.018392}, 10)]
+    return {"title": "a run", "methods": methods}
+
+
+def test_scores_that_are_shares_are_in_percent_and_bins_are_said(content):
+    assert table.header(content) == ["method", "NLL", "ECE % (20 bins)"]
+    first, second = table.rows(content)
+    assert first == [
+        ("network", "", "1 forward pass"),
+        ("0.3977", "[0.3877, 0.4077]", ""),
+        ("5.98", "[4.98, 6.98]", ""),
+    ]
+    assert second[0] == ("PEP", "σ = 0.0184", "10 forward passes")
+
+
+def test_differences_carry_their_sign_and_p_value(content):
+    assert table.rows(content)[1][1][2] == "−0.0479, p < 0.001"
+    assert table.rows(content)[1][2][2] == "+1.25, p = 0.041"
+
+
+@pytest.mark.parametrize(
+    ("p_value", "text"),
+    [
+        (0, "p < 0.001"),
+        (0.00099, "p < 0.001"),
+        (0.001, "p = 0.001"),
+        (0.0994, "p = 0.099"),
+        (0.1, "p = 0.10"),
+        (1, "p = 1.00"),
+    ],
+)
+def test_p_values_as_people_write_them(p_value, text):
+    assert table.p_text(p_value) == text
+
+
+def test_the_caption_says_which_test_each_score_had(content):
+    assert table.caption(content) == (
+        "5,000 test items; in brackets 95 % bootstrap intervals; below them the paired difference from the network, "
+        "with its p-value (paired t for NLL, bootstrap for ECE)."
+    )
+
+
+def test_the_caption_mentions_the_correction_where_there_is_one(content):
+    content["methods"].append(copy.deepcopy(content["methods"][1]))
+    assert table.caption(content).endswith("(paired t for NLL, bootstrap for ECE; Holm-corrected).")
+
+
+def test_the_caption_of_one_method_speaks_of_no_difference(content):
+    del content["methods"][1]
+    assert table.caption(content) == "5,000 test items; in brackets 95 % bootstrap intervals."
+
+
+def test_markdown_by_hand(content):
+    assert table.markdown(content).splitlines()[:4] == [
+        "| method | NLL | ECE % (20 bins) |",
+        "|---|---|---|",
+        "| **network** | 0.3977<br>[0.3877, 0.4077] | 5.98<br>[4.98, 6.98] |",
+        "| **PEP**<br>σ = 0.0184 | 0.3498<br>[0.3398, 0.3598]<br>−0.0479, p < 0.001 | "
+        "7.23<br>[6.23, 8.23]<br>+1.25, p = 0.041 |",
+    ]
+    assert table.markdown(content).endswith("\n\n" + table.caption(content))
+
+
+def test_a_point_of_a_sweep_by_hand():
+    point = {
+        "sigma": 0.01,
+        "log_likelihood": -0.35,
+        "member_log_likelihoods": [-0.4, -0.5],
+        "temperature": 1.25,
+        "brier": 0.15,
+        "ece": 0.0265,
+        "error": 0.102,
+    }
+    assert table.sweep_cells(point) == ["0.01", "-0.3500", "-0.4500", "1.2500", "0.1500", "2.65", "10.20"]
+    broken = point | {"log_likelihood": None, "member_log_likelihoods": [None, -0.5], "brier": None}
+    assert table.sweep_cells(broken)[1:5] == ["not finite", "not finite", "1.2500", "not finite"]

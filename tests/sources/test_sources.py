@@ -1,0 +1,32 @@
+"""`scheme:rest` on the command line."""
+
+import numpy as np
+import pytest
+import torch
+
+from peppermill.sources import data_from, model_from
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    (tmp_path / "chosen_by_scheme.py").write_text("import torch\ndef make(): return torch.nn.Linear(2, 3)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    return "chosen_by_scheme"
+
+
+def test_the_scheme_chooses_the_source(module, tmp_path):
+    np.savez(tmp_path / "pair.npz", x=np.ones((4, 2)), y=np.arange(4))
+    assert isinstance(model_from(f"python:{module}:make"), torch.nn.Linear)
+    assert data_from(f"npz:{tmp_path}/pair.npz")[1].tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("text", ["my_models:make", "tensorflow:my_models:make", "python:", "", ":"])
+def test_a_model_of_no_known_scheme_is_told_which_there_are(text):
+    with pytest.raises(ValueError, match=r"MODEL '.*' must begin with one of .*python:.* as in `python:package"):
+        model_from(text)
+
+
+@pytest.mark.parametrize("text", ["validation.npz", "csv:validation.csv", "npz:", ""])
+def test_data_of_no_known_scheme_are_told_which_there_are(text):
+    with pytest.raises(ValueError, match=r"DATA '.*' must begin with one of .*npz:.* as in `npz:file\.npz`"):
+        data_from(text)

@@ -1,0 +1,76 @@
+"""The line that says how far a long job is."""
+
+import io
+import sys
+import time
+
+import pytest
+
+from peppermill import progress as module
+from peppermill.progress import _Line, progress
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def written_by_a_job(monkeypatch, ticks, error=None):
+    """What a job of so many ticks, a millisecond each, writes on a terminal that is shown a line at once."""
+    monkeypatch.setattr(module, "PATIENCE", 1e-9)
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    with progress("fitting") as tick:
+        for _ in range(ticks):
+            time.sleep(0.001)
+            tick(3)
+        if error:
+            raise error
+    return sys.stderr.getvalue()
+
+
+def test_nothing_is_written_where_there_is_no_terminal(monkeypatch, capsys):
+    monkeypatch.setattr(module, "PATIENCE", 1e-9)
+    with progress("fitting", 10) as tick:
+        time.sleep(0.001)
+        tick(5)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_short_job_shows_nothing(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    with progress("fitting") as tick:
+        tick(5)
+    assert sys.stderr.getvalue() == ""
+
+
+def test_a_long_job_shows_a_line_and_takes_it_away(monkeypatch):
+    written = written_by_a_job(monkeypatch, ticks=1)
+    assert written.startswith("\r\033[Kfitting  3 forward passes of one item, ")
+    assert written.endswith("\r\033[K")
+
+
+def test_the_line_is_gone_after_an_error_too(monkeypatch):
+    with pytest.raises(KeyboardInterrupt):
+        written_by_a_job(monkeypatch, ticks=1, error=KeyboardInterrupt())
+    assert sys.stderr.getvalue().endswith("/s, 0 s\r\033[K")
+
+
+def test_two_updates_are_some_time_apart(monkeypatch):
+    """Fifty ticks in well under twenty seconds."""
+    monkeypatch.setattr(module, "INTERVAL", 20.0)
+    assert written_by_a_job(monkeypatch, ticks=50).count("fitting") == 1
+
+
+@pytest.mark.parametrize(
+    ("done", "seconds", "total", "text"),
+    [
+        (6000, 3.0, None, "job  6,000 forward passes of one item, 2,000/s, 3 s"),
+        (25, 5.0, 100, "job  " + 7 * "█" + 23 * "░" + "  25/100, 5/s, 15 s left"),
+        (100, 4.0, 100, "job  " + 30 * "█" + "  100/100, 25/s, 0 s left"),
+        (120, 4.0, 100, "job  " + 30 * "█" + "  120/100, 30/s, 0 s left"),
+    ],
+)
+def test_the_line_says_rate_and_time_left(done, seconds, total, text):
+    line = _Line("job", total)
+    line.done = done
+    assert line.text(seconds) == text
