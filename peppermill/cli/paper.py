@@ -14,6 +14,7 @@ from peppermill.paper.training import Machine
 
 EXAMPLES = "peppermill paper table2 --rows mnist-mlp,cifar10 --models 25 --device cuda --out results/paper"
 
+ALL_ROWS = ",".join(ROWS)
 Rows = Annotated[str, typer.Option(help=f"Rows, separated by commas: {', '.join(ROWS)}.")]
 Models = Annotated[int, typer.Option(help="Networks for each row, with seeds 17, 18, ...")]
 Device = Annotated[str, typer.Option(help="Where to compute: cpu, cuda, cuda:1.")]
@@ -35,8 +36,8 @@ app = typer.Typer(
 @app.command("table2", epilog=EXAMPLES)
 @plain_errors
 def table2_command(
-    rows: Rows = ",".join(ROWS),
-    models: Models = len(SEEDS),
+    rows: Rows = ALL_ROWS,
+    models: Models = 25,
     device: Device = "cpu",
     data: DataFolder = None,
     out: Out = Path("results/paper"),

@@ -153,6 +153,7 @@ class _Work:
         """The 25 networks of stochastic weight averaging, with batch-norm statistics of their own."""
         if "training SWA" not in self._stacks:
             swa = swa_schedules.swa_named(self.settings.swa, self.row.learning_rate).shortened(self.settings.epochs)
+            self.baseline()  # trained first: where its epochs are the first of this schedule, they are not run again
             trained = self._train("training SWA", Schedule(swa.learning_rates), dropout=False, averaged=swa.averaged)
             network, images = self.row.build(), self.data.train.images
             state = swa_schedules.refresh_batch_norm(network, trained.average, images, self.settings.machine.unfold)
@@ -191,6 +192,7 @@ class _Work:
             self.settings.machine,
             averaged=averaged,
             checkpoint=self._weights(stage),
+            beginning=self._weights("training") if averaged else None,
             settings={"row": self.name, "dropout": dropout},
             say=lambda text: say(f"{self.row.title}, {stage}: {text}"),
         )
@@ -315,8 +317,9 @@ def log_probs_on(stack: Stack, data: Images, masks: Dropped | None = None) -> Te
     machine, parts = stack.machine, []
     with precision(machine):
         for batch in torch.split(data.images, EVALUATION_BATCH[data.images.device.type]):
-            if masks:
+            if masks and not masks.knows(len(batch)):
                 forward(stack.network, stack.state, batch, masks=masks, unfold=machine.unfold)  # learns the shapes
+            if masks:
                 masks.refill(len(batch))
             parts.append(log_probs_of(forward(stack.network, stack.state, batch, masks=masks, unfold=machine.unfold)))
     return torch.cat(parts, dim=1)
