@@ -22,10 +22,11 @@ import peppermill as pm
 from peppermill.files import read_json, write_atomically
 from peppermill.likelihood import temper
 from peppermill.paper import swa_schedules
+from peppermill.paper.masks import Dropped
 from peppermill.paper.members import Directions, Images, Stack, StackedMembers, log_probs_of
 from peppermill.paper.rows import EPOCHS, ROWS, SEEDS, Row, RowData, row_data, row_named
 from peppermill.paper.stacked import State, forward
-from peppermill.paper.training import Dropped, Machine, Schedule, Trained, precision, train_together
+from peppermill.paper.training import Machine, Schedule, Trained, precision, train_together
 from peppermill.paper.tuned import (
     Found,
     our_sigma,

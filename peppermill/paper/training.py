@@ -19,6 +19,7 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
 from peppermill.paper.checkpoint import read_checkpoint, write_checkpoint
+from peppermill.paper.masks import Dropped, mixed
 from peppermill.paper.stacked import State, forward, stack
 
 BATCH = 128  # protocol.md, "optimiser"
@@ -183,45 +184,6 @@ def precision(machine: Machine) -> Iterator[None]:
         torch.set_float32_matmul_precision(before[0])
         torch.backends.cudnn.allow_tf32 = before[1]
         torch.backends.cudnn.deterministic = before[2]
-
-
-class Dropped:
-    """The dropout masks of S networks, each from a generator of its own.
-
-    They are filled before a step, outside the CUDA graph, which reads them where they lie.
-    """
-
-    def __init__(self, seeds: Sequence[int], device: str, rate: float = 0.5) -> None:
-        self.generators = [Generator(device) for _ in seeds]
-        self.seeds, self.device, self.rate = seeds, device, rate
-        self.buffers: dict[tuple[str, tuple[int, ...]], Tensor] = {}
-
-    def __call__(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        if (name, shape) not in self.buffers:
-            self.buffers[name, shape] = torch.empty(shape, dtype=torch.bool, device=self.device)
-        return self.buffers[name, shape]
-
-    def restart(self, part: int) -> None:
-        """Begin the stream of one epoch, or of one pass."""
-        for seed, generator in zip(self.seeds, self.generators, strict=True):
-            generator.manual_seed(mixed(seed, part, 2))
-
-    def knows(self, batch: int) -> bool:
-        """Whether the masks of a batch of that size have been asked for before."""
-        return any(shape[1] == batch for _, shape in self.buffers)
-
-    def refill(self, batch: int) -> None:
-        """New masks for a batch of that size."""
-        for (_, shape), buffer in self.buffers.items():
-            if shape[1] == batch:
-                for mask, generator in zip(buffer, self.generators, strict=True):
-                    mask.bernoulli_(1 - self.rate, generator=generator)
-
-
-def mixed(seed: int, part: int, purpose: int) -> int:
-    """A seed for one epoch and one purpose; far apart for neighbours, as generators with neighbouring seeds need."""
-    number = (seed * 1_000_003 + part) * 8 + purpose
-    return (number * 0x9E3779B97F4A7C15) % 2**63
 
 
 class Trainer:
