@@ -22,8 +22,8 @@ from peppermill.paper.checkpoint import read_checkpoint, write_checkpoint
 from peppermill.paper.masks import Dropped, mixed
 from peppermill.paper.stacked import State, forward, stack
 
-BATCH = 128  # protocol.md, "optimiser"
-ADAM_EPSILON = 1e-7  # Keras' default (protocol.md)
+BATCH = 128  # the authors' scripts
+ADAM_EPSILON = 1e-7  # Keras' default (the authors' scripts)
 PATIENCE = 60.0  # seconds between two checkpoints
 
 #: Called after each epoch with its number (1, 2, ...) and the state of the networks.
