@@ -8,12 +8,15 @@ from typing import Annotated
 import typer
 
 from peppermill.cli.console import plain_errors, say
-from peppermill.paper import swa_schedules, table2
+from peppermill.paper import swa, swa_schedules, table2
 from peppermill.paper.rows import ROWS, SEEDS
 from peppermill.paper.training import Machine
+from peppermill.paper.work import Settings
+from peppermill.paper.work import tiny as tiny_settings
 
 EXAMPLES = "peppermill paper table2 --rows mnist-mlp,cifar10 --models 25 --device cuda --out results/paper"
 
+ALL_ROWS = ",".join(ROWS)
 Rows = Annotated[str, typer.Option(help=f"Rows, separated by commas: {', '.join(ROWS)}.")]
 Models = Annotated[int, typer.Option(help="Networks for each row, with seeds 17, 18, ...")]
 Device = Annotated[str, typer.Option(help="Where to compute: cpu, cuda, cuda:1.")]
@@ -35,30 +38,59 @@ app = typer.Typer(
 @app.command("table2", epilog=EXAMPLES)
 @plain_errors
 def table2_command(
-    rows: Rows = ",".join(ROWS),
-    models: Models = len(SEEDS),
+    rows: Rows = ALL_ROWS,
+    models: Models = 25,
     device: Device = "cpu",
     data: DataFolder = None,
     out: Out = Path("results/paper"),
     checkpoints: Checkpoints = Path(".local/paper"),
-    swa: Annotated[str, typer.Option(help="The schedule of SWA.")] = swa_schedules.DEFAULT,
+    schedule: Annotated[str, typer.Option("--swa", help="The schedule of SWA.")] = swa_schedules.DEFAULT,
     graphs: Graphs = True,
     unfold: Unfold = False,
     precision: Precision = "tf32",
     tiny: Annotated[bool, typer.Option("--tiny", help="Three networks, two epochs: to see that it runs.")] = False,
 ) -> None:
     """Table 2: the networks of the paper, trained as it did, and every method beside it."""
-    settings = table2.Settings(
+    settings = Settings(
         rows=_names(rows),
         seeds=_seeds(models),
-        swa=swa,
+        swa=schedule,
         data=data,
         out=out,
         checkpoints=checkpoints,
         machine=Machine(device, graphs, unfold, precision),
         say=say,
     )
-    table2.main(table2.tiny(settings) if tiny else settings)
+    table2.main(tiny_settings(settings) if tiny else settings)
+
+
+@app.command("swa", epilog="peppermill paper swa --rows cifar10 --models 5 --device cuda")
+@plain_errors
+def swa_command(
+    rows: Rows = ALL_ROWS,
+    models: Models = 25,
+    schedules: Annotated[str, typer.Option(help="Candidates, separated by commas; all when absent.")] = "",
+    device: Device = "cpu",
+    data: DataFolder = None,
+    out: Out = Path("results/paper"),
+    checkpoints: Checkpoints = Path(".local/paper"),
+    graphs: Graphs = True,
+    unfold: Unfold = False,
+    precision: Precision = "tf32",
+) -> None:
+    """Candidate schedules of stochastic weight averaging, and their distance from the printed column."""
+    settings = Settings(
+        rows=_names(rows),
+        seeds=_seeds(models),
+        data=data,
+        out=out,
+        checkpoints=checkpoints,
+        machine=Machine(device, graphs, unfold, precision),
+        say=say,
+    )
+    found = swa.main(settings, _names(schedules) or tuple(swa_schedules.CANDIDATES))
+    for row, name in found["nearest"].items():
+        say(f"{row}: nearest is {name}")
 
 
 def _names(text: str) -> tuple[str, ...]:

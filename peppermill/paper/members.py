@@ -6,8 +6,10 @@ members are the independent ones with alternating signs, so one set of draws ser
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,8 +19,19 @@ from peppermill.noise import Noise
 from peppermill.paper.stacked import State, apply_layer, count_of
 from peppermill.paper.training import Machine, precision
 
-KEPT_BYTES = {"cuda": 2**34, "cpu": 2**30}  # activations before the first perturbed layer that may be kept
+KEPT_BYTES = {"cuda": 2**35, "cpu": 5 * 2**29}  # of the first perturbed layer
 BATCH = {"cuda": 1000, "cpu": 250}  # images at once
+
+#: Some of a network's layers, in order, by name.
+Layers = list[tuple[str, nn.Module]]
+
+
+class Fold(NamedTuple):
+    """A batch norm whose work the product after it does."""
+
+    norm: str
+    epsilon: float
+    product: str
 
 
 class Directions:
@@ -28,27 +41,13 @@ class Directions:
         self.state, self.noises = state, [Noise(law, antithetic=False, seed=seed) for seed in seeds]
         self.drawn: dict[tuple[str, int], Tensor] = {}
 
-    def of(self, name: str, member: int, antithetic: bool) -> tuple[float, Tensor]:
-        """The sign and the draw of one member, as `Noise(antithetic=...)` defines them."""
-        stream = member // 2 if antithetic else member
+    def of(self, name: str, stream: int) -> Tensor:
+        """The draw of one parameter: that of member `stream`, or of the antithetic pair number `stream`."""
         if (name, stream) not in self.drawn:
             center = self.state[name].detach()
             draws = [noise.draw(name, stream, center[index]) for index, noise in enumerate(self.noises)]
             self.drawn[name, stream] = torch.stack(draws)
-        return (-1.0) ** member if antithetic else 1.0, self.drawn[name, stream]
-
-
-@dataclass(frozen=True)
-class Stack:
-    """S trained networks, ready to be asked about labelled images."""
-
-    network: nn.Sequential
-    state: State
-    directions: Directions
-    machine: Machine
-
-    def __len__(self) -> int:
-        return count_of(self.state)
+        return self.drawn[name, stream]
 
 
 @dataclass(frozen=True)
@@ -58,16 +57,103 @@ class Images:
     images: Tensor
     labels: Tensor
 
+    @property
+    def batch_size(self) -> int:
+        return BATCH[self.images.device.type]
+
+    @property
+    def room(self) -> int:
+        """Bytes of activations that may be kept."""
+        return KEPT_BYTES[self.images.device.type]
+
+
+@dataclass(frozen=True)
+class Stack:
+    """S trained networks, ready to be asked about labelled images, and the first layers that are kept of them."""
+
+    network: nn.Sequential
+    state: State
+    directions: Directions
+    machine: Machine
+    kept: dict[tuple[int, str], FirstLayer] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return count_of(self.state)
+
+    def chosen(self, indices: Sequence[int]) -> State:
+        """The state of some of the networks."""
+        everyone = len(indices) == len(self)
+        return self.state if everyone else {name: value[list(indices)] for name, value in self.state.items()}
+
+
+class FirstLayer:
+    """The first perturbed layer, and all before it, of every network on one set of images.
+
+    A layer is linear in its kernel: layer(theta* + sigma epsilon) = layer(theta*) + sigma layer(epsilon). Both parts
+    are computed once, where they fit, and every sigma after that costs no more than a sum.
+    """
+
+    def __init__(self, stack: Stack, data: Images, name: str) -> None:
+        self.stack, self.data, self.name = stack, data, name
+        layers = list(stack.network.named_children())
+        first = [layer for layer, _ in layers].index(name)
+        self.before, self.layer, self.after = layers[:first], layers[first][1], layers[first + 1 :]
+        self.centers: list[Tensor] = []
+        self.responses: dict[int, list[Tensor]] = {}
+
+    def fits(self, size: int) -> bool:
+        """Whether the responses of so many members can be kept."""
+        probe = self._apply(self.stack.state, self.data.images[: self.data.batch_size])
+        return probe.nbytes * (size + 1) * len(self.data.labels) <= self.data.room * min(
+            self.data.batch_size, len(self.data.labels)
+        )
+
+    def direct(self, state: State) -> Iterator[Tensor]:
+        """The layer's outputs for a state, batch after batch."""
+        for batch in torch.split(self.data.images, self.data.batch_size):
+            yield self._apply(state, batch)
+
+    def kept(self, scales: Tensor, stream: int, chosen: Sequence[int]) -> Iterator[Tensor]:
+        """The same from what is kept: `scales` is +-sigma of each chosen network."""
+        if not self.centers:
+            self.centers = list(self.direct(self.stack.state))
+        if stream not in self.responses:
+            state = dict(self.stack.state)
+            state[f"{self.name}.weight"] = self.stack.directions.of(f"{self.name}.weight", stream)
+            state[f"{self.name}.bias"] = torch.zeros_like(state[f"{self.name}.bias"])
+            self.responses[stream] = list(self.direct(state))
+        for center, response in zip(self.centers, self.responses[stream], strict=True):
+            yield torch.addcmul(self._only(center, chosen), self._only(response, chosen), self._spread(scales, center))
+
+    def _apply(self, state: State, batch: Tensor) -> Tensor:
+        value = batch.unsqueeze(1).expand(-1, count_of(state), -1, -1, -1)
+        for name, layer in [*self.before, (self.name, self.layer)]:
+            value = apply_layer(name, layer, state, value, unfold=self.stack.machine.unfold)
+        return value
+
+    def _only(self, value: Tensor, chosen: Sequence[int]) -> Tensor:
+        """The chosen networks' part of an activation, in either form of `stacked.py`."""
+        if len(chosen) == len(self.stack):
+            return value
+        if value.ndim == 3:
+            return value[list(chosen)]
+        return value.view(len(value), len(self.stack), -1, *value.shape[2:])[:, list(chosen)].flatten(1, 2)
+
+    def _spread(self, scales: Tensor, value: Tensor) -> Tensor:
+        if value.ndim == 3:
+            return scales.view(-1, 1, 1)
+        return scales.repeat_interleave(value.shape[1] // len(self.stack)).view(1, -1, 1, 1)
+
 
 class StackedMembers:
     """The members of all networks over one set of images, at a sigma of each network's own."""
 
     def __init__(self, stack: Stack, data: Images, selected: Sequence[str], size: int, antithetic: bool) -> None:
         self.stack, self.data, self.selected, self.size, self.antithetic = stack, data, selected, size, antithetic
-        layers = list(stack.network.named_children())
-        first = next(k for k, (name, _) in enumerate(layers) if f"{name}.weight" in selected)
-        self.before, self.after = layers[:first], layers[first:]
-        self.kept: list[Tensor] | None = None
+        first = next(name for name, _ in stack.network.named_children() if f"{name}.weight" in selected)
+        self.first = stack.kept.setdefault((id(data), first), FirstLayer(stack, data, first))
+        self.layers, self.folds = foldable(self.first.after)
+        self.keep = self.first.fits(size)
 
     @torch.no_grad()
     def run(self, sigmas: Mapping[int, float]) -> dict[int, MemberPass]:
@@ -90,65 +176,69 @@ class StackedMembers:
     def _passes(self, chosen: list[int], sigmas: list[float], size: int) -> tuple[Tensor, Tensor]:
         """Log-likelihoods [m, S, N] and averaged log-probabilities [S, N, K] in float64."""
         rows, total = [], None
+        labels = self.data.labels.expand(len(chosen), -1).unsqueeze(2)
         for member in range(size):
             log_probs = self._member(chosen, sigmas, member)
-            rows.append(log_probs.gather(2, self.data.labels.expand(len(chosen), -1).unsqueeze(2)).squeeze(2))
+            rows.append(log_probs.gather(2, labels).squeeze(2))
             total = log_probs if total is None else torch.logaddexp(total, log_probs)
         assert total is not None
-        return torch.stack(rows), total - torch.tensor(size, dtype=torch.float64).log().item()
+        return torch.stack(rows), total - math.log(size)
 
     def _member(self, chosen: list[int], sigmas: list[float], member: int) -> Tensor:
         """Log-probabilities [S, N, K] of member j of the chosen networks."""
-        everyone = len(chosen) == len(self.stack)
-        state = self.stack.state if everyone else {name: v[chosen] for name, v in self.stack.state.items()}
-        moved = dict(state)
+        stream, sign = (member // 2, (-1.0) ** member) if self.antithetic else (member, 1.0)
+        scales = torch.tensor([sign * sigma for sigma in sigmas], device=self.data.images.device)
+        state = dict(self.stack.chosen(chosen))
         for name in self.selected:
-            sign, draw = self.stack.directions.of(name, member, self.antithetic)
-            scale = torch.tensor([sign * sigma for sigma in sigmas], dtype=torch.float32, device=draw.device)
-            part = draw if everyone else draw[chosen]
-            moved[name] = torch.addcmul(state[name], part, scale.view(-1, *[1] * (draw.ndim - 1)))
-        return torch.cat([log_probs_of(self._rest(moved, value)) for value in self._inputs(chosen)], dim=1)
+            draw = self.stack.directions.of(name, stream)
+            part = draw if len(chosen) == len(self.stack) else draw[chosen]
+            state[name] = torch.addcmul(state[name], part, scales.view(-1, *[1] * (draw.ndim - 1)))
+        inputs = self.first.kept(scales, stream, chosen) if self.keep else self.first.direct(state)
+        folded = fold(state, self.folds)
+        return torch.cat([log_probs_of(self._rest(folded, value)) for value in inputs], dim=1)
 
     def _rest(self, state: State, value: Tensor) -> Tensor:
-        for name, layer in self.after:
+        for name, layer in self.layers:
             value = apply_layer(name, layer, state, value, unfold=self.stack.machine.unfold)
         return value
 
-    def _inputs(self, chosen: list[int]) -> Iterator[Tensor]:
-        """What reaches the first perturbed layer, batch after batch: the same for every member, so kept if it fits."""
-        everyone = len(chosen) == len(self.stack)
-        if self.kept is None and everyone and self._bytes() <= KEPT_BYTES[self.data.images.device.type]:
-            self.kept = list(self._compute_inputs(self.stack.state))
-        if self.kept is not None:
-            yield from (value if everyone else self._only(value, chosen) for value in self.kept)
-        else:
-            state = self.stack.state if everyone else {name: v[chosen] for name, v in self.stack.state.items()}
-            yield from self._compute_inputs(state)
 
-    def _compute_inputs(self, state: State) -> Iterator[Tensor]:
-        for batch in torch.split(self.data.images, BATCH[self.data.images.device.type]):
-            value = batch.unsqueeze(1).expand(-1, count_of(state), -1, -1, -1)
-            for name, layer in self.before:
-                value = apply_layer(name, layer, state, value, unfold=self.stack.machine.unfold)
-            yield value
+def foldable(layers: Layers) -> tuple[Layers, list[Fold]]:
+    """The layers without those batch norms that a product follows at once, and the pairs (norm, product).
 
-    def _only(self, value: Tensor, chosen: list[int]) -> Tensor:
-        """The chosen networks' part of an activation, in any of the forms of `stacked.py`."""
-        if value.ndim == 3:
-            return value[:1].expand(len(chosen), -1, -1) if value.stride(0) == 0 else value[chosen]
-        if value.ndim == 5:
-            return value[:, : len(chosen)]
-        parts = value.view(len(value), len(self.stack), -1, *value.shape[2:])[:, chosen]
-        return parts.reshape(len(value), -1, *value.shape[2:])
+    In evaluation a batch norm is a scale and a shift of each channel, which the next kernel can do as well. Padding
+    comes between them, for it is not shifted, and so does a pooling.
+    """
+    folds = [
+        Fold(name, norm.eps, layers[k + 1][0])
+        for k, (name, norm) in enumerate(layers[:-1])
+        if isinstance(norm, (nn.BatchNorm1d, nn.BatchNorm2d)) and _unpadded(layers[k + 1][1])
+    ]
+    gone = {one.norm for one in folds}
+    return [(name, layer) for name, layer in layers if name not in gone], folds
 
-    def _bytes(self) -> int:
-        """The size of all activations before the first perturbed layer; a view of the images takes none."""
-        probe = next(self._compute_inputs(self.stack.state))
-        shared = probe.stride(1 if probe.ndim == 5 else 0) == 0
-        batches = -(-len(self.data.labels) // BATCH[self.data.images.device.type])
-        return 0 if shared else probe.nbytes * batches
+
+def fold(state: State, folds: Sequence[Fold]) -> State:
+    """The state in which each product does the work of the batch norm before it."""
+    folded = dict(state)
+    for one in folds:
+        mean, variance, weight, bias = (
+            state[f"{one.norm}.{part}"] for part in ("running_mean", "running_var", "weight", "bias")
+        )
+        scale = weight / (variance + one.epsilon).sqrt()
+        shift = bias - mean * scale
+        kernel = state[f"{one.product}.weight"]
+        shape = (len(kernel), 1, -1, *[1] * (kernel.ndim - 3))
+        folded[f"{one.product}.weight"] = kernel * scale.view(shape)
+        moved = (kernel * shift.view(shape)).flatten(2).sum(dim=2)
+        folded[f"{one.product}.bias"] = state[f"{one.product}.bias"] + moved
+    return folded
 
 
 def log_probs_of(logits: Tensor) -> Tensor:
     """Logits [S, K, batch] as log-probabilities [S, batch, K]: the softmax in float32, sums of members in float64."""
     return logits.float().log_softmax(dim=1).transpose(1, 2).double()
+
+
+def _unpadded(layer: nn.Module) -> bool:
+    return isinstance(layer, nn.Linear) or (isinstance(layer, nn.Conv2d) and layer.padding == (0, 0))

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import torch
 from torch import Generator, nn
 
-EPSILON = 1e-3  # Keras' default for batch normalization (protocol.md, "batch normalization")
+EPSILON = 1e-3  # Keras' default for batch normalization (the authors' scripts)
 RATE = 0.5  # of dropout (Section 3.2)
 
 

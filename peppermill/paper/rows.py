@@ -11,7 +11,7 @@ from peppermill.paper.members import Images
 from peppermill.paper.networks import NETWORKS
 from peppermill.sources.datasets import DATASETS, images
 
-SEEDS = tuple(range(17, 42))  # protocol.md, "25 models each (seeds 17 to 41)"
+SEEDS = tuple(range(17, 42))  # the authors' scripts
 EPOCHS = 15  # Section 3.2
 
 
@@ -24,7 +24,7 @@ class Row:
     network: str
     learning_rate: float
     dropout_learning_rate: float
-    validation: int  # the last so many of the training images (protocol.md)
+    validation: int  # the last so many of the training images (the authors' scripts)
     perturbed: str  # the paper's choice of layers, as a regular expression
     tuning_size: int  # members while tuning
 
@@ -33,7 +33,7 @@ class Row:
         return NETWORKS[self.network](DATASETS[self.data].classes, dropout)
 
 
-#: Learning rates, validation sets, perturbed layers and members while tuning: protocol.md, its tables 1 and 2.
+#: Learning rates, validation sets, perturbed layers and members while tuning: the authors' scripts.
 ROWS: dict[str, Row] = {
     "mnist-mlp": Row("MNIST (MLP)", "mnist", "mnist_mlp", 2.5e-3, 2.5e-3, 10_000, r"^dense\d\.weight$", 10),
     "mnist-cnn": Row("MNIST (CNN)", "mnist", "mnist_cnn", 2.5e-4, 5e-4, 10_000, r"^(conv2|dense\d)\.weight$", 5),
@@ -41,7 +41,7 @@ ROWS: dict[str, Row] = {
         "Fashion MNIST", "fashion-mnist", "mnist_cnn", 2.5e-4, 5e-4, 10_000, r"^(conv2|dense\d)\.weight$", 5
     ),
     "cifar10": Row("CIFAR-10", "cifar10", "cifar_cnn", 2.5e-4, 5e-4, 5_000, r"^dense1\.weight$", 10),
-    # CIFAR-100 is in none of the authors' scripts: CIFAR-10's settings (protocol.md)
+    # CIFAR-100 is in none of the authors' scripts: CIFAR-10's settings
     "cifar100": Row("CIFAR-100", "cifar100", "cifar_cnn", 2.5e-4, 5e-4, 5_000, r"^dense1\.weight$", 10),
 }
 

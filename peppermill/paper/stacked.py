@@ -19,7 +19,7 @@ from peppermill.paper.networks import initialize
 #: Parameters and buffers of S networks by name, each [S, ...].
 State = dict[str, Tensor]
 
-#: The mask of a dropout layer: its name and the shape [S, batch, ...] in, zeros and ones out.
+#: The factors of a dropout layer: its name and the shape [S, batch, ...] in, 0 and 1 / (1 - rate) out.
 Masks = Callable[[str, tuple[int, ...]], Tensor]
 
 
@@ -78,7 +78,7 @@ def apply_layer(
     if isinstance(layer, nn.Flatten):
         return value.reshape(len(value), count_of(state), -1).permute(1, 2, 0)
     if isinstance(layer, nn.Dropout):
-        return value if masks is None else _dropout(layer, value, masks, name, count_of(state))
+        return value if masks is None else _dropout(value, masks, name, count_of(state))
     return layer(value)  # type: ignore[no-any-return]  # ReLU and pooling act on each number or channel alone
 
 
@@ -134,11 +134,9 @@ def _normalization(
     return normal.view(value.shape)
 
 
-def _dropout(layer: nn.Dropout, value: Tensor, masks: Masks, name: str, count: int) -> Tensor:
-    scale = 1 / (1 - layer.p)
+def _dropout(value: Tensor, masks: Masks, name: str, count: int) -> Tensor:
     if value.ndim == 3:
-        mask = masks(name, (count, value.shape[2], value.shape[1])).transpose(1, 2)
-        return value * mask * scale
+        return value * masks(name, (count, value.shape[2], value.shape[1])).transpose(1, 2)
     batch, channels, height, width = value.shape
-    mask = masks(name, (count, batch, channels // count, height, width)).transpose(0, 1)
-    return (value.view(batch, count, -1, height, width) * mask * scale).view(value.shape)
+    factors = masks(name, (count, batch, channels // count, height, width)).transpose(0, 1)
+    return (value.view(batch, count, -1, height, width) * factors).view(value.shape)

@@ -7,11 +7,10 @@ nothing had happened.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +19,11 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
 from peppermill.paper.checkpoint import read_checkpoint, write_checkpoint
+from peppermill.paper.masks import Dropped, mixed
 from peppermill.paper.stacked import State, forward, stack
 
-BATCH = 128  # protocol.md, "optimiser"
-ADAM_EPSILON = 1e-7  # Keras' default (protocol.md)
+BATCH = 128  # the authors' scripts
+ADAM_EPSILON = 1e-7  # Keras' default (the authors' scripts)
 PATIENCE = 60.0  # seconds between two checkpoints
 
 #: Called after each epoch with its number (1, 2, ...) and the state of the networks.
@@ -76,6 +76,7 @@ def train_together(
     *,
     averaged: Sequence[int] = (),
     checkpoint: Path | None = None,
+    beginning: Path | None = None,
     settings: Mapping[str, Any] | None = None,
     watch: Watch | None = None,
     say: Callable[[str], None] = lambda text: None,
@@ -83,15 +84,16 @@ def train_together(
     """Train one network for each seed on the same items; average the weights after the epochs `averaged` (1, 2, ...).
 
     With `checkpoint`, what was trained is kept there and taken up again, provided that the settings agree; `watch` then
-    sees the epochs of this run only.
+    sees the epochs of this run only. `beginning` is the checkpoint of another run whose epochs are the first of ours.
     """
-    identity = {"seeds": list(seeds), "schedule": asdict(schedule), "items": len(labels), "averaged": list(averaged)}
-    identity = json.loads(json.dumps(identity | dict(settings or {})))
+    identity = _identity(seeds, schedule, averaged, len(labels), settings)
     found = read_checkpoint(checkpoint, identity, machine.device) if checkpoint else None
+    if beginning and not found:
+        found = _read_beginning(beginning, seeds, schedule, averaged, len(labels), settings, machine.device)
     if found and found[1]["epoch"] == schedule.epochs:
         return Trained(_part("state", found[0]), found[0]["losses"].cpu(), _part("mean", found[0]))
     with precision(machine):
-        trainer = _Trainer(network, images, labels, seeds, schedule, machine)
+        trainer = Trainer(network, images, labels, seeds, schedule, machine)
         done, losses = trainer.load(found) if found else (0, torch.empty(0, len(seeds)))
         mean = _part("mean", found[0]) if found else {}
         saved = time.monotonic()
@@ -108,6 +110,37 @@ def train_together(
                 write_checkpoint(checkpoint, trainer.tensors(losses, mean), identity, epoch=epoch + 1)
                 saved = time.monotonic()
     return Trained({name: value.detach().clone() for name, value in trainer.state.items()}, losses, mean)
+
+
+def _identity(
+    seeds: Sequence[int], schedule: Schedule, averaged: Sequence[int], items: int, settings: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    return {
+        "seeds": list(seeds),
+        "learning_rates": list(schedule.learning_rates),
+        "batch_size": schedule.batch_size,
+        "items": items,
+        "averaged": list(averaged),
+        **(settings or {}),
+    }
+
+
+def _read_beginning(
+    path: Path,
+    seeds: Sequence[int],
+    schedule: Schedule,
+    averaged: Sequence[int],
+    items: int,
+    settings: Mapping[str, Any] | None,
+    device: str,
+) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+    """The checkpoint of a finished run of fewer epochs, if its learning rates are the first of ours."""
+    for epochs in range(schedule.epochs - 1, 0, -1):
+        shorter = Schedule(schedule.learning_rates[:epochs], schedule.batch_size)
+        found = read_checkpoint(path, _identity(seeds, shorter, (), items, settings), device)
+        if found and found[1]["epoch"] == epochs and min(averaged, default=epochs + 1) > epochs:
+            return found
+    return None
 
 
 def eager_epoch(
@@ -141,52 +174,19 @@ def synchronize(device: str) -> None:
 @contextmanager
 def precision(machine: Machine) -> Iterator[None]:
     """The arithmetic of matrix products and convolutions, put back afterwards."""
-    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32, torch.backends.cudnn.deterministic
     torch.set_float32_matmul_precision("highest" if machine.precision == "float32" else "high")
     torch.backends.cudnn.allow_tf32 = machine.precision != "float32"
+    torch.backends.cudnn.deterministic = True  # a run that was killed ends with the same table
     try:
         yield
     finally:
         torch.set_float32_matmul_precision(before[0])
         torch.backends.cudnn.allow_tf32 = before[1]
+        torch.backends.cudnn.deterministic = before[2]
 
 
-class Dropped:
-    """The dropout masks of S networks, each from a generator of its own.
-
-    They are filled before a step, outside the CUDA graph, which reads them where they lie.
-    """
-
-    def __init__(self, seeds: Sequence[int], device: str, rate: float = 0.5) -> None:
-        self.generators = [Generator(device) for _ in seeds]
-        self.seeds, self.device, self.rate = seeds, device, rate
-        self.buffers: dict[tuple[str, tuple[int, ...]], Tensor] = {}
-
-    def __call__(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        if (name, shape) not in self.buffers:
-            self.buffers[name, shape] = torch.empty(shape, dtype=torch.bool, device=self.device)
-        return self.buffers[name, shape]
-
-    def restart(self, part: int) -> None:
-        """Begin the stream of one epoch, or of one pass."""
-        for seed, generator in zip(self.seeds, self.generators, strict=True):
-            generator.manual_seed(mixed(seed, part, 2))
-
-    def refill(self, batch: int) -> None:
-        """New masks for a batch of that size."""
-        for (_, shape), buffer in self.buffers.items():
-            if shape[1] == batch:
-                for mask, generator in zip(buffer, self.generators, strict=True):
-                    mask.bernoulli_(1 - self.rate, generator=generator)
-
-
-def mixed(seed: int, part: int, purpose: int) -> int:
-    """A seed for one epoch and one purpose; far apart for neighbours, as generators with neighbouring seeds need."""
-    number = (seed * 1_000_003 + part) * 8 + purpose
-    return (number * 0x9E3779B97F4A7C15) % 2**63
-
-
-class _Trainer:
+class Trainer:
     """S networks, their Adam and their step."""
 
     def __init__(
@@ -204,13 +204,16 @@ class _Trainer:
         names = [name for name, _ in network.named_parameters()]
         self.params = {name: self.state[name].requires_grad_() for name in names}
         on_gpu = torch.device(machine.device).type == "cuda"
-        self.rate = torch.tensor(schedule.learning_rates[0], device=machine.device)
+        self.graphs = machine.graphs and on_gpu
         self.optimizer = torch.optim.Adam(
-            list(self.params.values()), lr=self.rate, eps=ADAM_EPSILON, fused=True, capturable=on_gpu
+            list(self.params.values()),
+            lr=torch.tensor(schedule.learning_rates[0], device=machine.device),  # a tensor: a graph reads it each time
+            eps=ADAM_EPSILON,
+            fused=True,
+            capturable=self.graphs,
         )
         self.dropped = Dropped(seeds, machine.device) if _has_dropout(network) else None
         self.steps: dict[int, _Step] = {}
-        self.graphs = machine.graphs and on_gpu
         self._prepare()
         self.begin(stack(network, seeds, machine.device))
 
@@ -250,15 +253,19 @@ class _Trainer:
             for seed in self.seeds
         ]
         order = torch.stack(orders, dim=1).to(self.machine.device)
-        self.rate.fill_(self.schedule.learning_rates[epoch])
+        self.optimizer.param_groups[0]["lr"].fill_(self.schedule.learning_rates[epoch])
         if self.dropped:
             self.dropped.restart(epoch)
         total = torch.zeros(len(self.seeds), dtype=torch.float64, device=self.machine.device)
         for chosen in torch.split(order, self.schedule.batch_size):
-            if self.dropped:
-                self.dropped.refill(len(chosen))
-            total += self.steps[len(chosen)](chosen)
+            total += self.run(chosen)
         return (total / len(self.labels)).float().cpu()
+
+    def run(self, chosen: Tensor) -> Tensor:
+        """One step on items [batch, S], with new masks, as a graph where there is one."""
+        if self.dropped:
+            self.dropped.refill(len(chosen))
+        return self.steps[len(chosen)](chosen)
 
     def step(self, chosen: Tensor) -> Tensor:
         """One step on items [batch, S]: the summed loss of each network, [S]."""

@@ -14,8 +14,8 @@ from peppermill.search import golden_section
 from peppermill.tuning import best_temperature, tune_sigma
 from peppermill.types import PepWarning
 
-LOWER, UPPER = 0.0, 0.1  # protocol.md, "search range of sigma"
-ITERATIONS = 10  # protocol.md, "golden section"
+LOWER, UPPER = 0.0, 0.1  # the authors' scripts
+ITERATIONS = 10  # the authors' scripts
 
 #: One network's pass at a sigma, each sigma paid for once.
 Run = Callable[[float], MemberPass]

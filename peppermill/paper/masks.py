@@ -1,0 +1,55 @@
+"""Dropout at rate 1/2 for S networks: masks from a generator of each network's own, cheap to draw."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Generator, Tensor
+
+from peppermill.paper.networks import RATE
+
+assert RATE == 0.5  # one bit decides
+
+
+class Dropped:
+    """The factors of dropout, 0 or 2, for every activation of every network.
+
+    They are filled before a step, outside a CUDA graph, which reads them where they lie. Each byte of a random word
+    gives one factor, by its second bit.
+    """
+
+    def __init__(self, seeds: Sequence[int], device: str) -> None:
+        self.seeds, self.device = seeds, device
+        self.generators = [Generator(device) for _ in seeds]
+        self.words: dict[tuple[str, tuple[int, ...]], Tensor] = {}
+
+    def __call__(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """The factors of a layer, [S, batch, ...], as bytes; filled by `refill`."""
+        count = torch.Size(shape[1:]).numel()
+        if (name, shape) not in self.words:
+            self.words[name, shape] = torch.zeros(shape[0], -(-count // 8), dtype=torch.int64, device=self.device)
+        return self.words[name, shape].view(torch.uint8)[:, :count].view(shape)
+
+    def knows(self, batch: int) -> bool:
+        """Whether the masks of a batch of that size have been asked for before."""
+        return any(shape[1] == batch for _, shape in self.words)
+
+    def restart(self, part: int) -> None:
+        """Begin the stream of one epoch, or of one pass."""
+        for seed, generator in zip(self.seeds, self.generators, strict=True):
+            generator.manual_seed(mixed(seed, part, 2))
+
+    def refill(self, batch: int) -> None:
+        """New factors for a batch of that size."""
+        for (_, shape), words in self.words.items():
+            if shape[1] == batch:
+                for row, generator in zip(words, self.generators, strict=True):
+                    row.random_(generator=generator)
+                words.view(torch.uint8).bitwise_and_(2)
+
+
+def mixed(seed: int, part: int, purpose: int) -> int:
+    """A seed for one epoch and one purpose; far apart for neighbours, as generators with neighbouring seeds need."""
+    number = (seed * 1_000_003 + part) * 8 + purpose
+    return (number * 0x9E3779B97F4A7C15) % 2**63

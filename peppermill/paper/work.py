@@ -1,0 +1,169 @@
+"""One row of Table 2 in progress: its data, its trained networks, and the stages that are done and kept."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from peppermill.files import write_atomically
+from peppermill.paper import swa_schedules
+from peppermill.paper.members import Directions, Images, Stack, StackedMembers
+from peppermill.paper.rows import EPOCHS, ROWS, SEEDS, Row, RowData
+from peppermill.paper.stacked import State
+from peppermill.paper.training import Machine, Schedule, Trained, train_together
+from peppermill.paper.tuned import Found
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What to run. The defaults are the paper's; a test makes everything small."""
+
+    rows: tuple[str, ...] = tuple(ROWS)
+    seeds: tuple[int, ...] = SEEDS
+    epochs: int = EPOCHS
+    size: int = 25  # members at test (the authors' scripts)
+    dropout_passes: int = 25  # the authors' scripts
+    ensemble_size: int = 10  # the authors' scripts
+    ensemble_draws: int = 100  # the authors' scripts
+    our_tuning_size: int = 10  # members while tuning in our columns: the library's default
+    bins: int = 20  # the authors' scripts
+    swa: str = swa_schedules.DEFAULT  # the paper publishes none: docs/paper.md says why this one
+    validation: int | None = None  # only tests shorten it
+    data: Path | None = None
+    out: Path = Path("results/paper")
+    checkpoints: Path = Path(".local/paper")
+    machine: Machine = field(default_factory=Machine)
+    say: Callable[[str], None] = print
+
+    def identity(self) -> dict[str, Any]:
+        """What decides the numbers: a stage made with another identity is made again."""
+        kept = {
+            k: v for k, v in vars(self).items() if k not in ("rows", "data", "out", "checkpoints", "machine", "say")
+        }
+        return json.loads(json.dumps(kept))  # type: ignore[no-any-return]
+
+
+def tiny(settings: Settings, **changes: Any) -> Settings:
+    """The same experiment in seconds: three networks, two epochs, few members."""
+    small = replace(
+        settings, seeds=(17, 18, 19), epochs=2, size=4, dropout_passes=3, ensemble_size=2, ensemble_draws=5,
+        our_tuning_size=4, validation=60,
+    )  # fmt: skip
+    return replace(small, **changes)
+
+
+class Work:
+    """One row in progress: its data, its trained networks, and the stages that are done."""
+
+    def __init__(self, name: str, row: Row, settings: Settings, data: RowData) -> None:
+        self.name, self.row, self.settings, self.data = name, row, settings, data
+        self.folder = settings.checkpoints
+        self.seconds: dict[str, float] = {}
+        self.losses: dict[str, list[list[float]]] = {}
+        self._stacks: dict[str, Stack] = {}
+        self._found: dict[str, list[Found]] = {}
+
+    def stage(self, name: str, compute: Callable[[Work], dict[str, Any]]) -> dict[str, Any]:
+        """The content of one column, computed once for these settings and kept in a file of its own."""
+        path = self.folder / f"{self.name}-{name}.json"
+        identity = self.settings.identity()
+        if not name.startswith("swa"):  # another schedule is no reason to compute the other columns again
+            del identity["swa"]
+        if path.is_file():
+            kept = json.loads(path.read_text())
+            if kept["settings"] == identity:
+                self.seconds |= kept["seconds"]
+                self.losses |= kept["losses"]
+                return kept["column"]  # type: ignore[no-any-return]
+        began, before = time.monotonic(), sum(self.seconds.values())
+        column = compute(self)
+        inner = sum(self.seconds.values()) - before
+        self.seconds[name] = time.monotonic() - began - inner
+        kept = {"settings": identity, "seconds": self.seconds, "losses": self.losses, "column": column}
+        write_atomically(path, json.dumps(kept))
+        self.settings.say(f"{self.row.title}: {_summary(name, column, self.seconds[name])}")
+        return column
+
+    def baseline(self) -> Stack:
+        """The 25 networks without dropout."""
+        rates = (self.row.learning_rate,) * self.settings.epochs
+        return self._trained("training", Schedule(rates), dropout=False)
+
+    def with_dropout(self) -> Stack:
+        """The 25 networks with dropout, at their own learning rate."""
+        rates = (self.row.dropout_learning_rate,) * self.settings.epochs
+        return self._trained("training with dropout", Schedule(rates), dropout=True)
+
+    def averaged(self) -> Stack:
+        """The 25 networks of stochastic weight averaging, with batch-norm statistics of their own."""
+        stage = f"training SWA {self.settings.swa}"
+        if stage not in self._stacks:
+            swa = swa_schedules.swa_named(self.settings.swa, self.row.learning_rate).shortened(self.settings.epochs)
+            self.baseline()  # trained first: where its epochs are the first of this schedule, they are not run again
+            trained = self._train(stage, Schedule(swa.learning_rates), dropout=False, averaged=swa.averaged)
+            network, images = self.row.build(), self.data.train.images
+            state = swa_schedules.refresh_batch_norm(network, trained.average, images, self.settings.machine.unfold)
+            self._stacks[stage] = self._stack(network, state)
+        return self._stacks[stage]
+
+    def members(self, split: Images, selection: str, size: int, antithetic: bool = False) -> StackedMembers:
+        """PEP members of the baselines: of the paper's layers, or of all kernels."""
+        names = [
+            name for name, _ in self.row.build().named_parameters() if name.endswith("weight") and "norm" not in name
+        ]
+        chosen = [name for name in names if selection == "kernels" or re.search(self.row.perturbed, name)]
+        return StackedMembers(self.baseline(), split, chosen, size, antithetic)
+
+    def searched(self, key: str, search: Callable[[], dict[str, list[Found]]]) -> list[Found]:
+        """What a search found; several columns may share one."""
+        if key not in self._found:
+            self._found |= search()
+        return self._found[key]
+
+    def _trained(self, stage: str, schedule: Schedule, dropout: bool) -> Stack:
+        if stage not in self._stacks:
+            trained = self._train(stage, schedule, dropout)
+            self._stacks[stage] = self._stack(self.row.build(dropout), trained.state)
+        return self._stacks[stage]
+
+    def _train(self, stage: str, schedule: Schedule, dropout: bool, averaged: Sequence[int] = ()) -> Trained:
+        began = time.monotonic()
+        say = self.settings.say
+        trained = train_together(
+            self.row.build(dropout),
+            self.data.train.images,
+            self.data.train.labels,
+            self.settings.seeds,
+            schedule,
+            self.settings.machine,
+            averaged=averaged,
+            checkpoint=self._weights(stage),
+            beginning=self._weights("training") if averaged else None,
+            settings={"row": self.name, "dropout": dropout},
+            say=lambda text: say(f"{self.row.title}, {stage}: {text}"),
+        )
+        if stage not in self.losses:  # otherwise it was trained before, and its time is known
+            self.seconds[stage] = time.monotonic() - began
+            self.losses[stage] = trained.losses.tolist()
+        return trained
+
+    def _stack(self, network: Any, state: State) -> Stack:
+        return Stack(network, state, Directions(state, self.settings.seeds), self.settings.machine)
+
+    def _weights(self, stage: str) -> Path:
+        return self.folder / f"{self.name}-{stage.replace(' ', '-')}.safetensors"
+
+
+def _summary(name: str, column: Mapping[str, Any], seconds: float) -> str:
+    means = {score: torch.tensor(values).mean().item() for score, values in column["scores"].items()}
+    return (
+        f"{name}: NLL {means['nll']:.4f}, Brier {means['brier']:.4f}, ECE {100 * means['ece']:.3f} %, "
+        f"error {100 * means['error']:.3f} % ({seconds:.1f} s)"
+    )

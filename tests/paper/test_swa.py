@@ -1,0 +1,59 @@
+"""The comparison of SWA schedules, and what a schedule says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from peppermill.paper import swa
+from peppermill.paper.networks import mnist_mlp
+from peppermill.paper.printed import printed
+from peppermill.paper.stacked import stack, unstack
+from peppermill.paper.swa_schedules import constant, cyclic, longer, plain, refresh_batch_norm, swa_named
+from peppermill.paper.work import Settings, tiny
+
+
+def test_every_candidate_is_scored_and_the_nearest_is_named(data_folder: Path, tmp_path: Path) -> None:
+    base = Settings(data=data_folder, out=tmp_path, checkpoints=tmp_path / "work", say=lambda text: None)
+    found = swa.main(tiny(base, rows=("mnist-mlp",)), ("plain-1", "longer-1e-3"))
+    distances = {name: one["distance"] for name, one in found["rows"]["mnist-mlp"].items()}
+    assert found["nearest"]["mnist-mlp"] == min(distances, key=distances.get)  # type: ignore[arg-type]
+    assert len(set(distances.values())) == 2
+
+
+def test_the_printed_column_is_at_distance_zero_of_itself() -> None:
+    scores = {
+        score: [printed(score, "cifar10", "swa")[0] / scale]
+        for score, scale in (("nll", 1), ("brier", 1), ("ece", 100), ("error", 100))
+    }
+    assert swa.distance("cifar10", scores) == pytest.approx(0, abs=1e-12)
+
+
+def test_the_schedules_move_the_rate_where_they_say() -> None:
+    assert plain(0.1, 13).averaged == (13, 14, 15)
+    moved = constant(1.0, 3.0, start=10, epochs=15)
+    assert moved.learning_rates[:6] == (1.0,) * 6
+    assert moved.learning_rates[7] == pytest.approx(2.0)
+    assert moved.learning_rates[9:] == (3.0,) * 6
+    assert moved.averaged == (11, 12, 13, 14, 15)
+    assert cyclic(1.0, 9.0, 3.0, length=3, start=6, epochs=12).learning_rates[6:] == (9.0, 6.0, 3.0, 9.0, 6.0, 3.0)
+    assert cyclic(1.0, 9.0, 3.0, length=3, start=6, epochs=12).averaged == (9, 12)
+    assert longer(1.0, 2.0, more=2).averaged == (16, 17)
+
+
+def test_an_unknown_schedule_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match="`swa='often'` is unknown: choose one of plain-1"):
+        swa_named("often", 1e-3)
+
+
+def test_refreshed_statistics_are_those_of_the_whole_training_set() -> None:
+    """With all images in one batch, the running mean is the mean of what the layer sees."""
+    network, images = mnist_mlp(), torch.rand(200, 1, 28, 28, generator=torch.Generator().manual_seed(0))
+    state = stack(network, [17, 18])
+    refreshed = refresh_batch_norm(network, state, images)
+    alone = unstack(mnist_mlp(), state, 1)
+    seen = alone.dense1_relu(alone.dense1(images.flatten(1)))
+    torch.testing.assert_close(refreshed["dense1_norm.running_mean"][1], seen.mean(0))
+    torch.testing.assert_close(refreshed["dense1_norm.running_var"][1], seen.var(0))
