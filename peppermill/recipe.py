@@ -44,6 +44,14 @@ class Recipe:
     search: SigmaSearch
     fingerprint: Fingerprint
 
+    def __post_init__(self) -> None:
+        sizes = 0 <= self.sigma < math.inf and 0 < self.temperature < math.inf and self.size >= 1
+        if not sizes or not self.selected:
+            raise ValueError(
+                f"sigma={self.sigma}, size={self.size}, temperature={self.temperature} and {len(self.selected)} "
+                "selected arrays make no ensemble"
+            )
+
 
 def versions() -> dict[str, str]:
     """The versions on which a result depends."""
@@ -51,10 +59,10 @@ def versions() -> dict[str, str]:
 
 
 def write_recipe(recipe: Recipe, path: str | Path, names: list[str]) -> None:
-    """One JSON file under 4 kB; of a very long search, the worst points are left out."""
+    """One JSON file under 4 kB; of a very long search, the worst points are left out, but never sigma = 0."""
     evaluations = list(recipe.search.evaluations)
     while len(text := _text(recipe, names, evaluations)) > MOST_BYTES and len(evaluations) > 2:
-        evaluations.remove(min(evaluations, key=lambda e: (e.sigma > 0, e.tempered_log_likelihood)[::-1]))
+        evaluations.remove(min(evaluations, key=lambda e: (e.sigma == 0, e.tempered_log_likelihood)))
     write_atomically(path, text)
 
 
@@ -63,7 +71,7 @@ def read_recipe(path: str | Path, model: nn.Module) -> Recipe:
     content = read_json(path, KIND, VERSION)
     try:
         return _recipe(content, parameters.names(model))
-    except (KeyError, TypeError, IndexError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise ValueError(
             f"{path} is damaged ({type(error).__name__}: {error}): fit and save the ensemble again."
         ) from error
