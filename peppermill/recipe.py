@@ -44,14 +44,6 @@ class Recipe:
     search: SigmaSearch
     fingerprint: Fingerprint
 
-    def __post_init__(self) -> None:
-        sizes = 0 <= self.sigma < math.inf and 0 < self.temperature < math.inf and self.size >= 1
-        if not sizes or not self.selected:
-            raise ValueError(
-                f"sigma={self.sigma}, size={self.size}, temperature={self.temperature} and {len(self.selected)} "
-                "selected arrays make no ensemble"
-            )
-
 
 def versions() -> dict[str, str]:
     """The versions on which a result depends."""
@@ -70,8 +62,10 @@ def read_recipe(path: str | Path, model: nn.Module) -> Recipe:
     """The recipe in a file, its selection by the names of this network."""
     content = read_json(path, KIND, VERSION)
     try:
-        return _recipe(content, parameters.names(model))
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        recipe = _recipe(content, parameters.names(model))
+        _check(recipe, content["selection"]["arrays"])
+        return recipe
+    except (KeyError, TypeError, IndexError, AttributeError, ValueError) as error:
         raise ValueError(
             f"{path} is damaged ({type(error).__name__}: {error}): fit and save the ensemble again."
         ) from error
@@ -131,6 +125,18 @@ def _recipe(content: dict[str, Any], names: list[str]) -> Recipe:
         ),
         fingerprint=Fingerprint(**content["fingerprint"]),
     )
+
+
+def _check(recipe: Recipe, arrays: int) -> None:
+    """Raise where a number cannot be what `fit` found."""
+    if not 0 <= recipe.sigma < math.inf:
+        raise ValueError(f"sigma is {recipe.sigma}")
+    if not 0 < recipe.temperature < math.inf:
+        raise ValueError(f"temperature is {recipe.temperature}")
+    if not isinstance(recipe.size, int) or recipe.size < 1:
+        raise ValueError(f"size is {recipe.size!r}")
+    if not 0 < len(recipe.selected) == arrays:
+        raise ValueError(f"{len(recipe.selected)} arrays are selected where {arrays} should be")
 
 
 def _row(evaluation: Evaluation, joint: bool) -> list[float | None]:

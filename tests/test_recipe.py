@@ -137,7 +137,8 @@ def test_the_file_is_json_that_people_can_read(tmp_path):
         ("noise", {"law": "cauchy", "antithetic": True, "seed": 0}),
         ("noise", {"law": "gaussian", "seed": "0"}),
         ("noise", [1, 2]),
-        ("selection", {"rule": "kernels", "arrays": 3, "mask": "0x0"}),
+        ("selection", {"rule": "kernels", "arrays": 0, "mask": "0x0"}),
+        ("selection", {"rule": "kernels", "arrays": 3, "mask": "0x110"}),
         ("selection", {"rule": "kernels", "arrays": 3, "mask": "seven"}),
         ("selection", {"rule": "kernels"}),
         ("likelihood", {"name": "poisson"}),
@@ -175,8 +176,3 @@ def test_a_corrupted_or_truncated_file_is_refused_or_still_makes_an_ensemble(tmp
     path.write_bytes(bytes(content))
     outcome = loaded(path)
     assert str(path) in outcome or (outcome == "an ensemble" and not cut)
-
-
-def test_a_recipe_that_makes_no_ensemble_cannot_be_made():
-    with pytest.raises(ValueError, match=r"sigma=-1, size=10, temperature=1\.0 and 3 selected arrays make no ensemble"):
-        recipe_for(MODEL, sigma=-1)
