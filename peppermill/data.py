@@ -161,8 +161,8 @@ def _as_batches(data: Data, argument: str, batch_size: int) -> Iterable[Any]:
     if isinstance(data, tuple) and len(data) == 2 and isinstance(data[1], (Tensor, np.ndarray)):
         return _pair(data[0], data[1], argument, batch_size)
     if isinstance(data, TensorDataset):
-        inputs, labels = data.tensors[:-1], data.tensors[-1]
-        return _pair(inputs if len(inputs) > 1 else data.tensors[0], labels, argument, batch_size)
+        inputs = data.tensors[:-1] if len(data.tensors) > 2 else data.tensors[0]
+        return _pair(inputs, data.tensors[-1], argument, batch_size)
     if isinstance(data, Dataset):
         return DataLoader(data, batch_size=batch_size)
     if not isinstance(data, (Tensor, np.ndarray, str, Mapping)) and isinstance(data, Iterable):
@@ -195,8 +195,8 @@ def _split(batch: Any, argument: str) -> Batch:
         inputs = batch[0] if len(batch) == 2 else tuple(batch[:-1])
         return inputs, torch.as_tensor(batch[-1])
     raise TypeError(
-        f"a batch of `{argument}` is a {type(batch).__name__} in which no labels were found: expected (inputs, "
-        'labels), or a dict with "labels".'
+        f"a batch of `{argument}` is a {type(batch).__name__} in which no labels were found: expected (inputs, labels)"
+        ', or a dict with "labels".'
     )
 
 

@@ -53,6 +53,7 @@ def error_rate(log_probs: Tensor, labels: Tensor) -> float:
 
 def top_k_error(log_probs: Tensor, labels: Tensor, k: int = 5) -> float:
     """The fraction of items whose label is not among the k most probable classes."""
+    _check(log_probs, labels)
     if not 1 <= k <= log_probs.shape[1]:
         raise ValueError(f"`k={k}` must lie in 1..{log_probs.shape[1]}, the number of classes.")
     return _mean((log_probs.topk(k, dim=1).indices != labels[:, None]).all(dim=1).double())
@@ -79,6 +80,7 @@ def maximum_calibration_error(log_probs: Tensor, labels: Tensor, bins: int = BIN
 
 def classwise_calibration_error(log_probs: Tensor, labels: Tensor, bins: int = BINS) -> float:
     """The mean over classes of the ECE of "is it this class?", with the class's own probability as confidence."""
+    _check(log_probs, labels)
     probabilities = log_probs.double().exp()
     tables = (
         reliability_table(probabilities[:, k], labels == k, equal_width_edges(bins, labels.device))
@@ -106,7 +108,7 @@ def reliability_table(confidence: Tensor, correct: Tensor, edges: Tensor) -> Rel
 
 def bin_index(confidence: Tensor, edges: Tensor) -> Tensor:
     """The number of the bin (lower, upper] of each confidence; a confidence of 0 falls into the first."""
-    return torch.bucketize(confidence, edges[1:-1].contiguous())
+    return torch.bucketize(confidence.contiguous(), edges[1:-1].contiguous())
 
 
 def equal_width_edges(bins: int, device: torch.device) -> Tensor:
@@ -118,6 +120,7 @@ def equal_width_edges(bins: int, device: torch.device) -> Tensor:
 
 def top_label(log_probs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """The probability of the most probable class, and whether that class is the label."""
+    _check(log_probs, labels)
     confidence, predicted = log_probs.double().max(dim=1)
     return confidence.exp().clamp(max=1.0), predicted == labels
 
@@ -159,14 +162,14 @@ def false_positive_rate(inside: Tensor, outside: Tensor, recall: float = 0.95) -
 def item_nll(log_probs: Tensor, labels: Tensor) -> Tensor:
     """-ln L_i of each item, [N]."""
     _check(log_probs, labels)
-    return -log_probs.double().gather(1, labels[:, None]).squeeze(1)
+    return -log_probs.double().gather(1, labels.long()[:, None]).squeeze(1)
 
 
 def item_brier(log_probs: Tensor, labels: Tensor) -> Tensor:
     """sum_k (y_k - p_k)^2 of each item, [N]."""
     _check(log_probs, labels)
     probabilities = log_probs.double().exp()
-    of_label = probabilities.gather(1, labels[:, None]).squeeze(1)
+    of_label = probabilities.gather(1, labels.long()[:, None]).squeeze(1)
     return probabilities.square().sum(dim=1) + 1 - 2 * of_label
 
 

@@ -37,8 +37,10 @@ def predict(
     batches = data if isinstance(data, Batches) else Batches(data, predictor, argument=argument)
     if hasattr(predictor, "predict_items"):
         found: Predictions = predictor.predict_items(batches)
-        return found
-    return _predict(predictor, batches, likelihood_of(predictor, likelihood))
+    else:
+        found = _predict(predictor, batches, likelihood_of(predictor, likelihood))
+    _check(found.log_probs, batches.argument)
+    return found
 
 
 def likelihood_of(predictor: Any, likelihood: str | Likelihood | None) -> Likelihood:
@@ -58,3 +60,13 @@ def _predict(predictor: Any, batches: Batches, likelihood: Likelihood) -> Predic
             tick(len(labels))
     log_probs, labels = torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
     return Predictions(log_probs, labels, likelihood.log_likelihoods(log_probs, labels), likelihood)
+
+
+def _check(log_probs: Tensor, argument: str) -> None:
+    if not len(log_probs):
+        raise ValueError(f"`{argument}` has no item that counts: every label is the ignored one.")
+    broken = int(log_probs.isnan().any(dim=1).sum())
+    if broken:
+        raise ValueError(
+            f"the predictions for {broken} of {len(log_probs)} items are NaN: check the network's weights and the data."
+        )

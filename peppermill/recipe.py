@@ -51,10 +51,10 @@ def versions() -> dict[str, str]:
 
 
 def write_recipe(recipe: Recipe, path: str | Path, names: list[str]) -> None:
-    """One JSON file under 4 kB; of a very long search, the worst points are left out."""
+    """One JSON file under 4 kB; of a very long search, the worst points are left out, but never sigma = 0."""
     evaluations = list(recipe.search.evaluations)
     while len(text := _text(recipe, names, evaluations)) > MOST_BYTES and len(evaluations) > 2:
-        evaluations.remove(min(evaluations, key=lambda e: (e.sigma > 0, e.tempered_log_likelihood)[::-1]))
+        evaluations.remove(min(evaluations, key=lambda e: (e.sigma == 0, e.tempered_log_likelihood)))
     write_atomically(path, text)
 
 

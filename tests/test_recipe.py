@@ -1,0 +1,178 @@
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+
+import networks
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+import peppermill as pm
+from peppermill import parameters
+from peppermill.fingerprint import fingerprint
+from peppermill.noise import Noise
+from peppermill.recipe import Recipe, read_recipe, write_recipe
+from peppermill.tuning import Evaluation, SigmaSearch
+
+MODEL = networks.cnn()
+
+
+def recipe_for(model, rule="kernels", points=3, joint=False, **changes):
+    """A recipe as `fit` writes it, with a search of so many points, the worst of them sigma = 0."""
+    evaluations = [Evaluation(0.0, -500.125, 2.0 if joint else 1.0, -500.0 if joint else -500.125)]
+    for k in range(1, points):
+        value = -100.0 - 1 / k
+        evaluations.append(
+            Evaluation(0.0123456789 * k / 7, value, 1.5 if joint else 1.0, value + (0.5 if joint else 0))
+        )
+    made = Recipe(
+        sigma=0.1 / 3,
+        size=10,
+        noise=Noise(seed=7),
+        rule=rule,
+        selected=tuple(parameters.select(model, rule)),
+        likelihood=pm.Categorical(),
+        temperature=1.0,
+        search=SigmaSearch(tuple(evaluations), 0.01, 0.02, 300, joint),
+        fingerprint=fingerprint(model),
+    )
+    return replace(made, **changes)
+
+
+def written(tmp_path, recipe, model=MODEL):
+    path = tmp_path / "pep.json"
+    write_recipe(recipe, path, parameters.names(model))
+    return path
+
+
+@settings(max_examples=60)
+@given(
+    sigma=st.floats(0, 1e6),
+    size=st.integers(1, 10**6),
+    temperature=st.floats(1e-3, 1e3),
+    noise=st.builds(Noise, st.sampled_from(["gaussian", "uniform"]), st.booleans(), st.integers(-(2**80), 2**80)),
+    likelihood=st.sampled_from([pm.Categorical(), pm.Categorical(-1, 255), pm.Bernoulli(7), pm.Gaussian()]),
+    rule=st.sampled_from(["kernels", "conv", "all", "last_layer", "bias", r"[02468]\.weight$"]),
+)
+def test_what_is_written_is_what_is_read(tmp_path_factory, sigma, size, temperature, noise, likelihood, rule):
+    """To the last bit, all that decides a prediction."""
+    recipe = recipe_for(
+        MODEL, rule, sigma=sigma, size=size, temperature=temperature, noise=noise, likelihood=likelihood
+    )
+    again = read_recipe(written(tmp_path_factory.mktemp("recipe"), recipe), MODEL)
+    assert replace(again, search=recipe.search) == recipe
+
+
+@pytest.mark.parametrize("joint", [False, True])
+def test_the_search_is_kept_to_ten_digits_and_sigma_to_the_last(tmp_path, joint):
+    recipe = recipe_for(MODEL, points=5, joint=joint)
+    again = read_recipe(written(tmp_path, recipe), MODEL).search
+    assert [e.sigma for e in again.evaluations] == [e.sigma for e in recipe.search.evaluations]
+    for kept, known in zip(again.evaluations, recipe.search.evaluations, strict=True):
+        assert kept.log_likelihood == pytest.approx(known.log_likelihood, rel=1e-9)
+        assert kept.temperature == known.temperature
+        assert kept.tempered_log_likelihood == pytest.approx(known.tempered_log_likelihood, rel=1e-9)
+    assert (again.lower, again.upper, again.items, again.joint) == (0.01, 0.02, 300, joint)
+
+
+def test_a_sigma_at_which_members_broke_down_is_null_in_the_file(tmp_path):
+    broken = SigmaSearch(
+        (Evaluation(0.0, -3.0, 1.0, -3.0), Evaluation(9.0, -math.inf, 1.0, -math.inf)), 0.0, 9.0, 5, True
+    )
+    path = written(tmp_path, recipe_for(MODEL, search=broken))
+    assert json.loads(path.read_text())["search"]["evaluations"][1][1] is None
+    assert read_recipe(path, MODEL).search == broken
+
+
+@pytest.mark.parametrize("joint", [False, True])
+@pytest.mark.parametrize("points", [3, 30, 500])
+def test_the_file_stays_under_four_kilobytes(tmp_path, points, joint):
+    recipe = recipe_for(MODEL, points=points, joint=joint)
+    path = written(tmp_path, recipe)
+    assert path.stat().st_size <= 4000
+    kept = read_recipe(path, MODEL).search
+    assert kept.baseline == recipe.search.baseline
+    assert kept.best.sigma == recipe.search.best.sigma
+    assert kept.gain == pytest.approx(recipe.search.gain, rel=1e-8)
+    if points > 30:
+        worst = min(e.tempered_log_likelihood for e in kept.evaluations if e.sigma)
+        assert len(kept.evaluations) > 20
+        assert worst > recipe.search.evaluations[1].tempered_log_likelihood
+
+
+def test_a_network_of_a_thousand_arrays_fits_in_the_file(tmp_path):
+    deep = nn.Sequential(*(nn.Linear(1, 1) for _ in range(500))).eval()
+    recipe = recipe_for(deep, r"(1|7)\.weight")
+    path = written(tmp_path, recipe, deep)
+    assert path.stat().st_size <= 4000
+    assert read_recipe(path, deep).selected == recipe.selected
+
+
+def test_the_file_is_json_that_people_can_read(tmp_path):
+    content = json.loads(written(tmp_path, recipe_for(MODEL)).read_text())
+    assert content["format"] == "peppermill ensemble"
+    assert content["version"] == 1
+    assert content["sigma"] == 0.1 / 3
+    assert content["selection"] == {"rule": "kernels", "arrays": 3, "mask": "0x111"}
+    assert content["noise"] == {"law": "gaussian", "antithetic": True, "seed": 7}
+    assert content["likelihood"] == {"name": "categorical", "class_dimension": 1, "ignored_label": -100}
+    assert content["versions"]["torch"] == torch.__version__
+    assert set(content["fingerprint"]) == {"tensors", "numbers", "types", "architecture", "parameters", "buffers"}
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("sigma", "small"),
+        ("sigma", -0.1),
+        ("sigma", None),
+        ("sigma", math.nan),
+        ("temperature", 0),
+        ("size", 0),
+        ("size", "10"),
+        ("noise", {"law": "cauchy", "antithetic": True, "seed": 0}),
+        ("noise", {"law": "gaussian", "seed": "0"}),
+        ("noise", [1, 2]),
+        ("selection", {"rule": "kernels", "arrays": 0, "mask": "0x0"}),
+        ("selection", {"rule": "kernels", "arrays": 3, "mask": "0x110"}),
+        ("selection", {"rule": "kernels", "arrays": 3, "mask": "seven"}),
+        ("selection", {"rule": "kernels"}),
+        ("likelihood", {"name": "poisson"}),
+        ("likelihood", {"name": "gaussian", "ignored_label": 3}),
+        ("search", {}),
+        ("search", {"items": 1, "joint": False, "lower": 0, "upper": 1, "evaluations": [[]]}),
+    ],
+)
+def test_a_damaged_entry_is_refused(tmp_path, key, value):
+    path = written(tmp_path, recipe_for(MODEL))
+    path.write_text(json.dumps({**json.loads(path.read_text()), key: value}))
+    with pytest.raises(ValueError, match=r"pep.json is damaged \(.*\): fit and save the ensemble again"):
+        read_recipe(path, MODEL)
+
+
+def loaded(path):
+    try:
+        pm.load(path, MODEL)
+    except ValueError as error:
+        return str(error)
+    return "an ensemble"
+
+
+@settings(max_examples=150)
+@given(position=st.integers(0, 10**6), byte=st.integers(0, 255), cut=st.booleans())
+def test_a_corrupted_or_truncated_file_is_refused_or_still_makes_an_ensemble(tmp_path_factory, position, byte, cut):
+    """One byte changed, or the end missing: a ValueError that names the file and nothing else."""
+    path = written(tmp_path_factory.mktemp("recipe"), recipe_for(MODEL))
+    content = bytearray(path.read_bytes())
+    position %= len(content) - 2
+    if cut:
+        del content[position:]
+    else:
+        content[position] = byte
+    path.write_bytes(bytes(content))
+    outcome = loaded(path)
+    assert str(path) in outcome or (outcome == "an ensemble" and not cut)
