@@ -139,7 +139,7 @@ def test_a_weighted_score_is_the_score_of_the_items_repeated():
 
 def test_a_resample_draws_as_many_items_as_there_are():
     counts = []
-    scoring.Resampler(13, seed=0)(lambda weights: counts.append(weights) or weights.sum(axis=1))
+    scoring.resample({"any": lambda weights: counts.append(weights) or weights.sum(axis=1)}, items=13, seed=0)
     assert np.concatenate(counts).shape == (scoring.RESAMPLES, 13)
     assert (np.concatenate(counts).sum(axis=1) == 13).all()
     assert np.concatenate(counts).mean() == 1
