@@ -24,7 +24,7 @@ def blocks(page: Path) -> list[str]:
 def names(tmp_path, monkeypatch):
     """What a reader is supposed to have: a trained network, validation and test data, a batch of inputs."""
     monkeypatch.chdir(tmp_path)
-    validation, test = ((images[:300], labels[:300]) for images, labels in peppermill.demo.data())
+    validation, test = ((images[:200], labels[:200]) for images, labels in peppermill.demo.data())
     return {"model": peppermill.demo.network(), "validation": validation, "test": test, "x": test[0][:8]}
 
 
@@ -35,7 +35,8 @@ def test_the_readme_shows_python():
 @pytest.mark.filterwarnings("ignore::peppermill.types.PepWarning")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_python_block_runs(page, names):
-    """One after the other, each with the names that those before it have left."""
+    """One after the other, each with the names of those before it; all pages but the README take `pm` as known."""
+    names |= {} if page == README else {"pm": peppermill}
     for number, block in enumerate(blocks(page), start=1):
         exec(compile(block, f"{page.name}, block {number}", "exec"), names)
 
