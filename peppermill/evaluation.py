@@ -13,7 +13,7 @@ from scipy import stats
 from peppermill import metrics
 from peppermill.data import Batches
 from peppermill.predictions import Predictions, predict
-from peppermill.scoring import CHUNK, Resampler, Score, centered, interval, scores_of
+from peppermill.scoring import CHUNK, Score, Weighted, centered, interval, resample, scores_of
 from peppermill.types import Data, Likelihood
 
 PERMUTATIONS = 9999
@@ -88,9 +88,10 @@ def evaluate(
     """
     _check_level(level)
     predictions = _predictions(predictor, data, likelihood)
-    resampler = Resampler(len(predictions.labels), seed)
-    estimates = {name: _estimate(score, resampler, level) for name, score in scores_of(predictions, bins).items()}
-    return Scores(estimates, len(predictions.labels), bins, level)
+    scores, items = scores_of(predictions, bins), len(predictions.labels)
+    resampled = resample({name: score.value for name, score in scores.items()}, items, seed)
+    estimates = {name: _estimate(score, resampled[name], level) for name, score in scores.items()}
+    return Scores(estimates, items, bins, level)
 
 
 def compare(
@@ -113,10 +114,10 @@ def compare(
         raise ValueError(
             "the two predictors were not given the same items in the same order, so their scores cannot be paired."
         )
-    resampler = Resampler(len(one.labels), seed)
-    pairs = zip(scores_of(one, bins).items(), scores_of(other, bins).values(), strict=True)
-    differences = {name: _difference(a, b, resampler, level, seed) for (name, a), b in pairs}
-    return Comparison(differences, len(one.labels), bins, level)
+    firsts, seconds, items = scores_of(one, bins), scores_of(other, bins), len(one.labels)
+    resampled = resample({name: _minus(seconds[name], firsts[name]) for name in firsts}, items, seed)
+    differences = {name: _difference(firsts[name], seconds[name], resampled[name], level, seed) for name in firsts}
+    return Comparison(differences, items, bins, level)
 
 
 def compare_all(
@@ -164,15 +165,18 @@ def _predictions(predictor: Any, data: Data | Batches | None, likelihood: str | 
     return predict(predictor, data, likelihood=likelihood)
 
 
-def _estimate(score: Score, resampler: Resampler, level: float) -> Estimate:
+def _minus(second: Score, first: Score) -> Weighted:
+    return lambda weights: second.value(weights) - first.value(weights)
+
+
+def _estimate(score: Score, resampled: np.ndarray, level: float) -> Estimate:
     value = float(score.value(None))
-    lower, upper = interval(value, resampler(score.value), level)
+    lower, upper = interval(value, resampled, level)
     return Estimate(value, lower if score.signed else max(0.0, lower), upper if score.signed else max(0.0, upper))
 
 
-def _difference(first: Score, second: Score, resampler: Resampler, level: float, seed: int) -> Difference:
+def _difference(first: Score, second: Score, resampled: np.ndarray, level: float, seed: int) -> Difference:
     value = float(second.value(None) - first.value(None))
-    resampled = resampler(lambda drawn: second.value(drawn) - first.value(drawn))
     bounds = interval(value, resampled, level)
     if first.items is None or second.items is None:
         return Difference(value, *bounds, _bootstrap_p_value(value, resampled), "bootstrap")

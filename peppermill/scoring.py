@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from torch import Tensor
@@ -15,13 +15,15 @@ from peppermill.predictions import Predictions
 RESAMPLES = 2000
 CHUNK = 2**24  # numbers drawn at once
 
+#: A score of items that count so many times, [rows, N]; of all, once, where no weights are given.
+Weighted: TypeAlias = Callable[[np.ndarray | None], Any]
+
 
 @dataclass(frozen=True)
 class Score:
-    """A score of weighted items (of all, once, where no weights are given), and each item's share where it is a plain
-    mean."""
+    """A score of weighted items, and each item's share where it is a plain mean."""
 
-    value: Callable[[np.ndarray | None], Any]
+    value: Weighted
     items: np.ndarray | None = None
     binary: bool = False
     signed: bool = False  # whether it may be negative, as the NLL of a density may
@@ -41,22 +43,16 @@ def scores_of(predictions: Predictions, bins: int) -> dict[str, Score]:
     }
 
 
-class Resampler:
-    """The same bootstrap resamples for every score: how often each item was drawn, [resamples, N]."""
-
-    def __init__(self, items: int, seed: int) -> None:
-        self.items, self.seed = items, seed
-
-    def __call__(self, score: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-        """The score of each resample, [resamples]."""
-        generator = np.random.default_rng(self.seed)
-        rows = max(1, CHUNK // self.items)
-        parts = [score(self._draw(generator, min(rows, RESAMPLES - k))) for k in range(0, RESAMPLES, rows)]
-        return np.concatenate(parts)
-
-    def _draw(self, generator: np.random.Generator, rows: int) -> np.ndarray:
-        drawn = generator.integers(self.items, size=(rows, self.items)) + self.items * np.arange(rows)[:, None]
-        return np.bincount(drawn.ravel(), minlength=rows * self.items).reshape(rows, self.items).astype(np.float64)
+def resample(scores: Mapping[str, Weighted], items: int, seed: int) -> dict[str, np.ndarray]:
+    """Every score, [resamples], of the same bootstrap resamples of the items."""
+    generator = np.random.default_rng(seed)
+    rows = max(1, CHUNK // items)
+    found: dict[str, list[np.ndarray]] = {name: [] for name in scores}
+    for done in range(0, RESAMPLES, rows):
+        weights = _draw(generator, items, min(rows, RESAMPLES - done))
+        for name, score in scores.items():
+            found[name].append(score(weights))
+    return {name: np.concatenate(parts) for name, parts in found.items()}
 
 
 def centered(value: float, resampled: np.ndarray) -> np.ndarray:
@@ -73,6 +69,12 @@ def interval(value: float, resampled: np.ndarray, level: float) -> tuple[float, 
     """The central part of the centered resamples."""
     low, high = np.quantile(centered(value, resampled), [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
+
+
+def _draw(generator: np.random.Generator, items: int, rows: int) -> np.ndarray:
+    """How often each resample holds each item, [rows, N]."""
+    drawn = generator.integers(items, size=(rows, items)) + items * np.arange(rows)[:, None]
+    return np.bincount(drawn.ravel(), minlength=rows * items).reshape(rows, items).astype(np.float64)
 
 
 def _mean(values: Tensor, binary: bool = False) -> Score:

@@ -74,6 +74,33 @@ def test_the_interval_of_nll_is_the_percentile_interval_of_scipy(level):
     assert found.upper == pytest.approx(peer.confidence_interval.high, abs=tolerance)
 
 
+def test_the_interval_of_a_difference_is_that_of_scipys_paired_bootstrap():
+    """On 20 items of which a few matter most, so that the interval is lopsided; the tolerance is that of above."""
+    labels = torch.zeros(20, dtype=torch.long)
+    first = torch.zeros(20, 2, dtype=torch.float64)
+    second = torch.stack([-20 * torch.linspace(0, 1, 20).double() ** 12, torch.zeros(20).double()], dim=1)
+    one, other = predictions_of(first, labels), predictions_of(second, labels)
+    found = pm.compare(one, other).nll
+    peer = stats.bootstrap(
+        (-other.log_likelihoods.numpy(), -one.log_likelihoods.numpy()),
+        lambda a, b, axis: a.mean(axis=axis) - b.mean(axis=axis),
+        paired=True, method="percentile", n_resamples=20_000, rng=np.random.default_rng(0),
+    )  # fmt: skip
+    low, high = peer.confidence_interval
+    assert (high - found.value) - (found.value - low) > 2 * 0.27 * peer.standard_error
+    assert (found.lower, found.upper) == pytest.approx((low, high), abs=0.27 * peer.standard_error)
+
+
+def test_the_bias_of_a_resample_moves_neither_interval_nor_p_value():
+    """ECE's resamples lie above the estimate. Of normal ones, the interval of 95 % is 1.96 to either side, and the
+    p-value of an estimate 1.5 away from zero is 0.134; standard errors 0.06 and 0.011, of which four are allowed."""
+    normal = np.random.default_rng(0).normal(size=2000)
+    for bias in (0, 5):
+        lower, upper = scoring.interval(1.5, 1.5 + normal + bias, 0.95)
+        assert (lower, upper) == pytest.approx((1.5 - 1.96, 1.5 + 1.96), abs=4 * 0.06)
+        assert evaluation._bootstrap_p_value(1.5, 1.5 + normal + bias) == pytest.approx(0.134, abs=4 * 0.011)
+
+
 def test_intervals_hold_the_truth_as_often_as_they_claim(monkeypatch):
     """Two classes, confidence c uniform on (1/2, 1), right with probability c.
 
@@ -139,7 +166,7 @@ def test_a_weighted_score_is_the_score_of_the_items_repeated():
 
 def test_a_resample_draws_as_many_items_as_there_are():
     counts = []
-    scoring.Resampler(13, seed=0)(lambda weights: counts.append(weights) or weights.sum(axis=1))
+    scoring.resample({"any": lambda weights: counts.append(weights) or weights.sum(axis=1)}, items=13, seed=0)
     assert np.concatenate(counts).shape == (scoring.RESAMPLES, 13)
     assert (np.concatenate(counts).sum(axis=1) == 13).all()
     assert np.concatenate(counts).mean() == 1
@@ -203,10 +230,11 @@ def test_the_t_test_is_the_paired_one_of_scipy(score):
 def test_the_permutation_test_counts_sign_flips():
     """All 2^10 of them by a loop; 9,999 random ones have a standard error of sqrt(p(1 - p)/9,999)."""
     logits, labels = drawn(8, items=10)
-    one, other = predictions_of(logits, labels), predictions_of(shaken(logits, 3, size=2), labels)
+    one, other = predictions_of(logits, labels), predictions_of(shaken(logits, 6, size=2), labels)
     differences = (one.log_likelihoods - other.log_likelihoods).numpy()
     means = [np.dot(signs, differences) / 10 for signs in product((-1, 1), repeat=10)]
     exact = np.mean(np.abs(means) >= abs(differences.mean()) - 1e-12)
+    assert 0.05 < exact < 0.5
     found = pm.compare(one, other).nll.permutation_p_value
     assert found == pytest.approx(exact, abs=4 * np.sqrt(exact * (1 - exact) / 9999) + 2 / 9999)
 

@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from torch import nn
 
 import peppermill.demo
 from peppermill.baselines.temperature import fit_temperature
 from peppermill.cli.console import say, show_methods
 from peppermill.cli.evaluate import compared_methods
 from peppermill.data import Batches
-from peppermill.ensemble import fit
+from peppermill.ensemble import PepEnsemble, fit
 from peppermill.files import refuse_unwritable
 from peppermill.metrics import BINS
 from peppermill.predictions import predict
 from peppermill.report import plots
-from peppermill.results import Run, plain, provenance, write_run
+from peppermill.results import Method, Run, plain, provenance, write_run
 from peppermill.sweep import sweep_sigma
 
 EXAMPLES = "peppermill demo --out peppermill-demo"
+SETTINGS = {"model": "embedded network", "data": "Fashion-MNIST, 5,000 + 5,000", "parameters": "kernels"}
 GRID = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 2.5)  # of the sweep, in units of sigma*
 
 
@@ -47,27 +49,9 @@ def command(
         f"found sigma = {pep.sigma:.4g} for PEP; sigma = {both.sigma:.4g} and T = {both.temperature:.3g} tuned together"
     )
 
-    batches = Batches(test, network)
-    predictors = {"network": network, "temperature scaling": tempered, "PEP": pep, "PEP with temperature": both}
-    methods = compared_methods(
-        {name: predict(predictor, batches) for name, predictor in predictors.items()},
-        BINS,
-        seed,
-        fitted={
-            "temperature scaling": {"temperature": tempered.temperature},
-            "PEP": {"sigma": pep.sigma},
-            "PEP with temperature": {"sigma": both.sigma, "temperature": both.temperature},
-        },
-        passes={"PEP": pep.size, "PEP with temperature": both.size},
-    )
+    methods = _methods(Batches(test, network), seed, network, tempered, pep, both)
     sweep = sweep_sigma(network, validation, [pep.sigma * step for step in GRID], size=size, seed=seed)
-    settings = {
-        "model": "embedded network",
-        "data": "Fashion-MNIST, 5,000 + 5,000",
-        "size": size,
-        "seed": seed,
-        "parameters": "kernels",
-    }
+    settings = {**SETTINGS, "size": size, "seed": seed}
     run = Run("the embedded network on Fashion-MNIST", settings, methods, sweep, provenance(seed))
 
     pep.save(out / "pep.json")
@@ -77,6 +61,24 @@ def command(
     pictures = _draw(run, pep.sigma, out)
     say(f"wrote {out}/: pep.json, pep-temperature.json, run.json{pictures} ({time.monotonic() - start:.0f} s)")
     say(_NEXT)
+
+
+def _methods(
+    data: Batches, seed: int, network: nn.Module, tempered: Any, pep: PepEnsemble, both: PepEnsemble
+) -> tuple[Method, ...]:
+    """The four methods on the test data, with what was fitted for each."""
+    predictors = {"network": network, "temperature scaling": tempered, "PEP": pep, "PEP with temperature": both}
+    return compared_methods(
+        {name: predict(predictor, data) for name, predictor in predictors.items()},
+        BINS,
+        seed,
+        fitted={
+            "temperature scaling": {"temperature": tempered.temperature},
+            "PEP": {"sigma": pep.sigma},
+            "PEP with temperature": {"sigma": both.sigma, "temperature": both.temperature},
+        },
+        passes={"PEP": pep.size, "PEP with temperature": both.size},
+    )
 
 
 def _draw(run: Run, sigma: float, out: Path) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 from typer.testing import CliRunner
 
@@ -46,6 +46,21 @@ def single():
 
 def regression():
     return nn.Linear(6, 2)
+
+
+def fixed_regression():
+    """The mean is the sum of the inputs, the log-variance one half."""
+    network = nn.Linear(6, 2)
+    with torch.no_grad():
+        network.weight.copy_(torch.tensor([[1.0] * 6, [0.0] * 6]))
+        network.bias.copy_(torch.tensor([0.0, 0.5]))
+    return network
+
+
+def quiet():
+    """A network that draws nothing from the global generator."""
+    with torch.random.fork_rng(devices=[]):
+        return resnet()
 
 
 class Slow(nn.Sequential):
@@ -118,6 +133,25 @@ def done(peppermill):
         return found.stdout
 
     return run
+
+
+@pytest.fixture
+def network(folder):
+    """The network of the folder, in Python."""
+    found = nn.Sequential(nn.Linear(6, 32), nn.ReLU(), nn.Linear(32, 3)).eval()
+    found.load_state_dict(load_file(folder / "resnet.safetensors"))
+    return found
+
+
+@pytest.fixture
+def data(folder):
+    """A pair of tensors of the folder, by name."""
+
+    def pair(name):
+        with np.load(folder / f"{name}.npz") as file:
+            return torch.from_numpy(file["x"]), torch.from_numpy(file["y"])
+
+    return pair
 
 
 def digests(folder):

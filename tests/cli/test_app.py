@@ -1,0 +1,40 @@
+"""The commands together: help, examples that run as they stand, version."""
+
+import shlex
+
+import pytest
+
+from peppermill.cli import app, demo, evaluate, fit, info, predict, sweep
+from peppermill.recipe import versions
+
+COMMANDS = {"demo": demo, "fit": fit, "evaluate": evaluate, "predict": predict, "sweep": sweep, "info": info}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_shows_a_real_example(peppermill, name):
+    found = peppermill(name, "--help")
+    assert found.exit_code == 0
+    assert COMMANDS[name].EXAMPLES.startswith(f"peppermill {name} ")
+    assert COMMANDS[name].EXAMPLES in " ".join(found.stdout.split())
+
+
+def test_the_examples_run_one_after_the_other_as_they_stand(done, folder):
+    """In a folder with my_models.py, resnet.safetensors and the three data files that they name."""
+    for name in ("fit", "evaluate", "predict", "sweep", "info"):
+        assert done(*shlex.split(COMMANDS[name].EXAMPLES)[1:])
+    assert {"pep.json", "run.json", "predictions.npz", "curve.png"} <= {path.name for path in folder.iterdir()}
+
+
+def test_every_command_is_listed(peppermill):
+    shown = peppermill("--help").stdout
+    assert all(name in shown for name in COMMANDS)
+    assert "Start with `peppermill demo`." in shown
+    assert set(COMMANDS) == {command.name for command in app.app.registered_commands}
+
+
+def test_no_argument_shows_the_help(peppermill):
+    assert "Usage: " in peppermill().output
+
+
+def test_the_version_needs_no_command(done):
+    assert done("--version") == f"peppermill {versions()['peppermill']}\n"

@@ -1,0 +1,97 @@
+"""The command line as its own process: streams, Ctrl-C, a terminal."""
+
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import peppermill
+
+CHECKOUT = str(Path(peppermill.__file__).resolve().parents[1])
+FIT = ("fit", "python:my_models:slow", "npz:validation.npz", "--weights", "resnet.safetensors", "--size", "2")
+
+
+@pytest.fixture
+def start(folder):
+    """Start `python -m peppermill`; what is still running when the test ends is ended."""
+    started = []
+
+    def run(*arguments, **streams):
+        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **streams}
+        command = [sys.executable, "-m", "peppermill", *arguments]
+        started.append(subprocess.Popen(command, env={**os.environ, "PYTHONPATH": CHECKOUT}, **streams))
+        return started[-1]
+
+    yield run
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def test_stdout_has_results_and_nothing_else(start, folder):
+    output, errors = start(*FIT).communicate(timeout=120)
+    lines = output.decode().splitlines()
+    assert [re.sub(r"[\d.,]+", "#", line) for line in lines] == [
+        "sigma = # found with # values of sigma on # items",
+        "validation NLL # -> #",
+        "wrote pep#json (# bytes)# Next:",
+        "peppermill evaluate python:my_models:slow TEST-DATA --weights resnet#safetensors --pep pep#json",
+    ]
+    assert errors == b""
+
+
+def test_a_mistake_is_one_line_and_exit_code_2(start, untouched):
+    process = start("fit", "python:my_models:resnet", "npz:nowhere.npz")
+    assert process.communicate(timeout=120) == (b"", b"error: there is no file nowhere.npz.\n")
+    assert process.returncode == 2
+
+
+def test_ctrl_c_leaves_everything_as_it_was(start, folder):
+    (folder / "pep.json").write_text("an older ensemble")
+    weights = (folder / "resnet.safetensors").read_bytes()
+    before = {path.name for path in folder.iterdir()}
+    process = start(*FIT, "--batch-size", "1")
+    waited = time.monotonic()
+    while not (folder / "running").exists():
+        assert process.poll() is None
+        assert time.monotonic() < waited + 120
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert output == b""
+    assert errors == b"error: interrupted: nothing was changed, and no file was left half-written.\n"
+    assert (folder / "pep.json").read_text() == "an older ensemble"
+    assert (folder / "resnet.safetensors").read_bytes() == weights
+    assert {path.name for path in folder.iterdir()} - before <= {"running", "__pycache__"}
+
+
+def test_a_terminal_sees_how_far_a_long_job_is(start, folder):
+    """The error stream is a terminal, the results go elsewhere: a line with a rate appears, and is gone at the end."""
+    master, slave = pty.openpty()
+    process = start(*FIT, "--batch-size", "100", stderr=slave)
+    os.close(slave)
+    seen = b""
+    while part := _read(master):
+        seen += part
+    output, _ = process.communicate(timeout=60)
+    os.close(master)
+    assert process.returncode == 0
+    assert re.search(rb"fitting sigma  [\d,]+ forward passes of one item, [\d,]+/s, \d+ s", seen)
+    assert seen.endswith(b"\r\x1b[K")
+    assert b"fitting" not in output
+    assert output.startswith(b"sigma = ")
+
+
+def _read(master):
+    """What the terminal was sent; nothing at its end, which Linux tells by an error."""
+    try:
+        return os.read(master, 4096)
+    except OSError:
+        return b""

@@ -1,0 +1,68 @@
+"""What `import peppermill as pm` offers, pinned: adding a name is a decision, removing one breaks somebody."""
+
+from importlib.resources import files
+
+import pytest
+
+import peppermill as pm
+
+NAMES = [
+    "Bernoulli",
+    "Categorical",
+    "Comparison",
+    "Gaussian",
+    "Likelihood",
+    "PepEnsemble",
+    "PepWarning",
+    "Predictions",
+    "Predictor",
+    "Scores",
+    "Sweep",
+    "Tempered",
+    "compare",
+    "compare_all",
+    "evaluate",
+    "fit",
+    "fit_temperature",
+    "load",
+    "metrics",
+    "predict",
+    "sweep_sigma",
+]
+
+METRICS = [
+    "auroc",
+    "brier_score",
+    "classwise_calibration_error",
+    "entropy",
+    "error_rate",
+    "expected_calibration_error",
+    "false_positive_rate",
+    "maximum_calibration_error",
+    "nll",
+    "reliability",
+    "symmetrized_kl",
+    "top_k_error",
+]
+
+
+def test_the_public_names_are_these_and_no_others():
+    assert pm.__all__ == NAMES
+
+
+def test_they_stand_in_order():
+    assert sorted(pm.__all__, key=lambda name: (name.islower(), name)) == pm.__all__
+
+
+@pytest.mark.parametrize("name", pm.__all__)
+def test_each_is_there_and_says_what_it_is(name):
+    assert getattr(pm, name).__doc__
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_each_metric_is_a_function(name):
+    assert callable(getattr(pm.metrics, name))
+
+
+def test_types_are_for_users_too():
+    assert (files("peppermill") / "py.typed").is_file()
