@@ -2,10 +2,13 @@
 
 from peppermill import metrics
 from peppermill.baselines.temperature import Tempered, fit_temperature
+from peppermill.effects import Effect, Effects, item_effects
 from peppermill.ensemble import PepEnsemble, fit, load
 from peppermill.evaluation import Comparison, Scores, compare, compare_all, evaluate
 from peppermill.likelihood import Bernoulli, Categorical, Gaussian
 from peppermill.predictions import Predictions, predict
+from peppermill.record import record_run, sweep_around
+from peppermill.results import Run, read_run, write_run
 from peppermill.sweep import Sweep, sweep_sigma
 from peppermill.types import Likelihood, PepWarning, Predictor
 
@@ -13,12 +16,15 @@ __all__ = [
     "Bernoulli",
     "Categorical",
     "Comparison",
+    "Effect",
+    "Effects",
     "Gaussian",
     "Likelihood",
     "PepEnsemble",
     "PepWarning",
     "Predictions",
     "Predictor",
+    "Run",
     "Scores",
     "Sweep",
     "Tempered",
@@ -27,8 +33,13 @@ __all__ = [
     "evaluate",
     "fit",
     "fit_temperature",
+    "item_effects",
     "load",
     "metrics",
     "predict",
+    "read_run",
+    "record_run",
+    "sweep_around",
     "sweep_sigma",
+    "write_run",
 ]

@@ -10,17 +10,19 @@ import platform
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field, is_dataclass
+from dataclasses import asdict, dataclass, field, is_dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from peppermill.effects import Effects
 from peppermill.evaluation import Comparison, Scores
 from peppermill.files import read_json, write_atomically
+from peppermill.fingerprint import fingerprint
 from peppermill.metrics import Reliability, reliability
 from peppermill.predictions import Predictions
 from peppermill.sweep import Sweep
@@ -33,12 +35,12 @@ VERSION = 1
 class Method:
     """One method of a run.
 
-    Its scores, its reliability table, its difference from the first method, and what was fitted.
+    Its scores, its reliability table (none of a regression), its difference from the first method, and what was fitted.
     """
 
     name: str
     scores: Scores
-    reliability: Reliability
+    reliability: Reliability | None
     comparison: Comparison | None = None
     fitted: Mapping[str, float] = field(default_factory=dict)
     forward_passes: int = 1
@@ -46,25 +48,36 @@ class Method:
 
 @dataclass(frozen=True)
 class Run:
-    """What was asked, what came out, and where it was computed."""
+    """What was asked, what came out, and where it was computed.
+
+    `curvature` and `overfitting` hold the numbers of two further panels of the report (docs/report.md).
+    """
 
     title: str
     settings: Mapping[str, Any]
     methods: tuple[Method, ...]
     sweep: Sweep | None = None
     provenance: Mapping[str, Any] = field(default_factory=dict)
+    class_names: tuple[str, ...] = ()
+    effects: Effects | None = None
+    curvature: Mapping[str, Any] | None = None
+    overfitting: Mapping[str, Any] | None = None
 
 
 def method_of(
     name: str, predictions: Predictions, scores: Scores, comparison: Comparison | None = None, **more: Any
 ) -> Method:
     """A method from its predictions: the reliability table has the bins of its scores."""
-    table = reliability(predictions.log_probs, predictions.labels, scores.bins)
+    classifies = "error" in scores.estimates
+    table = reliability(predictions.log_probs, predictions.labels, scores.bins) if classifies else None
     return Method(name, scores, table, comparison, **more)
 
 
-def provenance(seed: int) -> dict[str, Any]:
-    """Versions, hardware, seed, commit, command and time: what a reader needs to trust a number."""
+def provenance(seed: int, network: nn.Module | None = None) -> dict[str, Any]:
+    """Versions, hardware, seed, commit, command, time, and the fingerprint of the weights.
+
+    What a reader needs to trust a number.
+    """
     return {
         "versions": {name: _version(name) for name in ("peppermill", "torch", "numpy", "scipy")}
         | {"python": platform.python_version()},
@@ -73,6 +86,7 @@ def provenance(seed: int) -> dict[str, Any]:
         "commit": _commit(),
         "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "fingerprint": asdict(fingerprint(network)) if network is not None else None,
     }
 
 
