@@ -8,6 +8,8 @@ from peppermill.evaluation import Comparison, Scores, compare, compare_all, eval
 from peppermill.likelihood import Bernoulli, Categorical, Gaussian
 from peppermill.predictions import Predictions, predict
 from peppermill.record import record_run, sweep_around
+from peppermill.report import plots
+from peppermill.report.page import write_report
 from peppermill.results import Run, read_run, write_run
 from peppermill.sweep import Sweep, sweep_sigma
 from peppermill.types import Likelihood, PepWarning, Predictor
@@ -36,10 +38,12 @@ __all__ = [
     "item_effects",
     "load",
     "metrics",
+    "plots",
     "predict",
     "read_run",
     "record_run",
     "sweep_around",
     "sweep_sigma",
+    "write_report",
     "write_run",
 ]

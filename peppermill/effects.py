@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from peppermill import metrics
 from peppermill.data import Batches
 from peppermill.engines.loop import MemberPass
 from peppermill.ensemble import PepEnsemble
@@ -92,8 +91,8 @@ def effects_of(network: Predictions, members: MemberPass, temperature: float = 1
     labels = members.labels
     averaged = temper(members.averaged, temperature)
     before, after = network.log_probs.argmax(dim=1), averaged.argmax(dim=1)
-    losses = [metrics.item_nll(log_probs, labels) for log_probs in (network.log_probs, averaged)]
-    was, now = ((-loss).exp() for loss in losses)
+    likelihoods = [p.gather(1, labels[:, None]).squeeze(1).double() for p in (network.log_probs, averaged)]
+    was, now = (log_likelihood.exp() for log_likelihood in likelihoods)
     order = (now - was).argsort(descending=True, stable=True)
 
     def effect(i: int) -> Effect:
@@ -109,7 +108,7 @@ def effects_of(network: Predictions, members: MemberPass, temperature: float = 1
         lost=int((now < was).sum()),
         corrected=int(((before != labels) & (after == labels)).sum()),
         spoiled=int(((before == labels) & (after != labels)).sum()),
-        classes=_by_class(averaged.shape[1], labels, *losses),
+        classes=_by_class(averaged.shape[1], labels, *likelihoods),
         temperature=temperature,
     )
 
@@ -139,8 +138,10 @@ def _inputs_of(batches: Batches, chosen: set[int], items: int) -> dict[int, Tens
 
 
 def _by_class(classes: int, labels: Tensor, network: Tensor, ensemble: Tensor) -> ClassEffects:
+    """From ln L_i, [N], under the network and under the ensemble."""
+
     def total(values: Tensor) -> Tensor:
         return torch.zeros(classes, dtype=torch.float64, device=labels.device).index_add_(0, labels, values)
 
     items = total(torch.ones_like(network))
-    return ClassEffects(items.long(), total(network) / items, total(ensemble) / items)
+    return ClassEffects(items.long(), -total(network) / items, -total(ensemble) / items)

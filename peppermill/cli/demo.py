@@ -11,17 +11,13 @@ import typer
 import peppermill.demo
 from peppermill.baselines.temperature import fit_temperature
 from peppermill.cli.console import say, show_methods
-from peppermill.cli.evaluate import compared_methods
-from peppermill.data import Batches
 from peppermill.ensemble import fit
-from peppermill.metrics import BINS
-from peppermill.predictions import predict
+from peppermill.record import record_run, sweep_around
 from peppermill.report import plots
-from peppermill.results import Run, plain, provenance, write_run
-from peppermill.sweep import sweep_sigma
+from peppermill.report.page import write_report
+from peppermill.results import Run, plain, write_run
 
 EXAMPLES = "peppermill demo --out peppermill-demo"
-GRID = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 2.5)  # of the sweep, in units of sigma*
 
 
 def command(
@@ -45,28 +41,15 @@ def command(
         f"found sigma = {pep.sigma:.4g} for PEP; sigma = {both.sigma:.4g} and T = {both.temperature:.3g} tuned together"
     )
 
-    batches = Batches(test, network)
-    predictors = {"network": network, "temperature scaling": tempered, "PEP": pep, "PEP with temperature": both}
-    methods = compared_methods(
-        {name: predict(predictor, batches) for name, predictor in predictors.items()},
-        BINS,
-        seed,
-        fitted={
-            "temperature scaling": {"temperature": tempered.temperature},
-            "PEP": {"sigma": pep.sigma},
-            "PEP with temperature": {"sigma": both.sigma, "temperature": both.temperature},
-        },
-        passes={"PEP": pep.size, "PEP with temperature": both.size},
+    run = record_run(
+        {"network": network, "temperature scaling": tempered, "PEP": pep, "PEP with temperature": both},
+        test,
+        title="The embedded network on Fashion-MNIST",
+        sweep=sweep_around(pep, validation),
+        class_names=peppermill.demo.CLASS_NAMES,
+        settings={"model": "embedded network", "data": "Fashion-MNIST, 5,000 images to tune on and 5,000 to test on"},
+        seed=seed,
     )
-    sweep = sweep_sigma(network, validation, [pep.sigma * step for step in GRID], size=size, seed=seed)
-    settings = {
-        "model": "embedded network",
-        "data": "Fashion-MNIST, 5,000 + 5,000",
-        "size": size,
-        "seed": seed,
-        "parameters": "kernels",
-    }
-    run = Run("the embedded network on Fashion-MNIST", settings, methods, sweep, provenance(seed))
 
     pep.save(out / "pep.json")
     both.save(out / "pep-temperature.json")
@@ -75,17 +58,27 @@ def command(
     pictures = _draw(run, pep.sigma, out)
     say(f"wrote {out}/: pep.json, pep-temperature.json, run.json{pictures} ({time.monotonic() - start:.0f} s)")
     say(_NEXT)
+    say(_report(run, out / "report.html"))
 
 
 def _draw(run: Run, sigma: float, out: Path) -> str:
     """Draw the two pictures, or say what is missing for them."""
-    shown = {method.name: method.reliability for method in run.methods}
+    shown = {method.name: method.reliability for method in run.methods if method.reliability}
     try:
         plots.save_figure(plots.sigma_curve(run.sweep, sigma), out / "sigma.png")  # type: ignore[arg-type]
         plots.save_figure(plots.reliability_diagrams(shown), out / "reliability.png")
     except ImportError as error:
         return f"; no pictures, for {error}"
     return ", sigma.png, reliability.png"
+
+
+def _report(run: Run, path: Path) -> str:
+    """Write the report, or say what is missing for it."""
+    try:
+        write_report(run, path)
+    except ImportError as error:
+        return f"no report, for {error}"
+    return f"Open {path} in a browser: the whole result on one page."
 
 
 _NEXT = """
