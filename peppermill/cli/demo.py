@@ -92,5 +92,6 @@ Your own model, in Python:
 or on the command line, with my_models.py in this folder:
 
     peppermill fit python:my_models:make npz:validation.npz --weights model.safetensors --temperature
-    peppermill evaluate python:my_models:make npz:test.npz --weights model.safetensors --pep pep.json
+    peppermill evaluate python:my_models:make npz:test.npz --weights model.safetensors --pep pep.json --out run.json
+    peppermill report run.json
 """

@@ -32,11 +32,11 @@ def lines_and_bars(script: str) -> str:
 
 
 def unwrapped(script: str) -> str:
-    """The script without the function around it, which serves module loaders; its licence stays at the top."""
-    licence, opening, ending = script.find("*/"), script.find(_OPENING), script.rfind(_ENDING)
-    if not 0 <= licence < opening < ending:
+    """The script without the function around it, which serves module loaders; its license stays at the top."""
+    notice, opening, ending = script.find("*/"), script.find(_OPENING), script.rfind(_ENDING)
+    if not 0 <= notice < opening < ending:
         return script
-    return f"{script[: licence + 2]}\n{script[opening:ending]}{_ENDING}\n"
+    return f"{script[: notice + 2]}\n{script[opening:ending]}{_ENDING}\n"
 
 
 def _is_bar(script: str, name: str) -> bool:

@@ -87,7 +87,6 @@ def _template(**values: Any) -> str:
     environment = jinja2.Environment(
         loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters["amount"] = lambda value: "–" if value is None else f"{value:.3g}".replace("-", "−")
     page: str = environment.get_template("page.html").render(**values)
     return page
 

@@ -19,8 +19,8 @@ def payload(content: Mapping[str, Any]) -> dict[str, Any]:
         "methods": [method["reliability"] and _reliability(method["reliability"]) for method in content["methods"]],
         "items": _items(content.get("effects")),
         "classes": _classes(content),
-        "curvature": rounded(content.get("curvature")),
-        "overfitting": rounded(content.get("overfitting")),
+        "curvature": _curvature(content.get("curvature")),
+        "overfitting": _overfitting(content.get("overfitting")),
     }
 
 
@@ -121,6 +121,19 @@ def _classes(content: Mapping[str, Any]) -> Any:
             **{name: [classes[name][k] for k in shown] for name in ("items", "network", "ensemble")},
         }
     )
+
+
+def _curvature(panel: Mapping[str, Any] | None) -> Any:
+    names = ("sigmas", "predicted", "predicted_error", "measured")
+    if not panel:
+        return None
+    rows = zip(*(panel[name] for name in names), strict=True)
+    return rounded(dict(zip(names, map(list, zip(*rows, strict=True)), strict=True)))
+
+
+def _overfitting(panel: Mapping[str, Any] | None) -> Any:
+    names = ("name", "overfitting", "effect", "sigma")
+    return rounded({"points": [{name: point[name] for name in names} for point in panel["points"]]}) if panel else None
 
 
 def class_name(content: Mapping[str, Any], k: int) -> str:

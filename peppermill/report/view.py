@@ -25,7 +25,7 @@ def view(content: Mapping[str, Any]) -> dict[str, Any]:
         "table": _table(content) if content["methods"] else None,
         "effects": _effects(content),
         "curvature": _panel(content, "curvature", ("laplacian", "fisher_trace", "effect_rate")),
-        "overfitting": _panel(content, "overfitting", ("points", "spearman", "spearman_lower", "spearman_upper")),
+        "overfitting": _panel(content, "overfitting", ("spearman", "spearman_lower", "spearman_upper")),
         "provenance": _groups(content),
     }
 
@@ -155,7 +155,7 @@ def _item(content: Mapping[str, Any], effect: Mapping[str, Any]) -> dict[str, An
         "item": effect["item"],
         "image": image if _BASE64.fullmatch(image) else None,
         "label": class_name(content, label),
-        "said": " → ".join(class_name(content, k) for k in dict.fromkeys((before, after))),
+        "said": f"{'still' if before == after else class_name(content, before) + ' →'} {class_name(content, after)}",
         "network": f"{100 * effect['network']:.1f} %",
         "ensemble": f"{100 * effect['ensemble']:.1f} %",
         "gain": table.signed("ece", effect["ensemble"] - effect["network"]),
@@ -163,9 +163,15 @@ def _item(content: Mapping[str, Any], effect: Mapping[str, Any]) -> dict[str, An
     }
 
 
-def _panel(content: Mapping[str, Any], name: str, keys: tuple[str, ...]) -> dict[str, Any] | None:
+def _panel(content: Mapping[str, Any], name: str, keys: tuple[str, ...]) -> dict[str, str] | None:
     panel = content.get(name)
-    return {key: panel[key] for key in keys} if panel else None
+    if not panel:
+        return None
+    return {key: _amount(panel[key]) for key in keys} | {"networks": f"{len(panel.get('points', ())):,}"}
+
+
+def _amount(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3g}".replace("-", "−")
 
 
 def _groups(content: Mapping[str, Any]) -> list[tuple[str, list[tuple[str, str]]]]:
@@ -191,11 +197,19 @@ def compared(contents: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def _compared(content: Mapping[str, Any]) -> dict[str, Any]:
     method = judged(content) if content["methods"] else None
-    row: dict[str, Any] = {"title": str(content["title"]), "method": None, "passes": None, "sigma": None, "scores": {}}
+    row: dict[str, Any] = {
+        "title": str(content["title"]),
+        "method": None,
+        "passes": None,
+        "sigma": None,
+        "scores": {},
+        "sigma_text": "–",
+    }
     if method is None:
         return row
     first = content["methods"][0]
-    row |= {"method": method["name"], "passes": method["forward_passes"], "sigma": method["fitted"].get("sigma")}
+    sigma = method["fitted"].get("sigma")
+    row |= {"method": method["name"], "passes": method["forward_passes"], "sigma": sigma, "sigma_text": _amount(sigma)}
     for name, estimate in method["scores"]["estimates"].items():
         difference = method["comparison"]["differences"][name]
         row["scores"][name] = {

@@ -55,7 +55,7 @@ CURVATURE = {
     "measured": [0.0, 0.011, 0.037, 0.06],
     "laplacian": -12.5,
     "fisher_trace": 14.5,
-    "effect_rate": 1.0,
+    "effect_rate": 2.0,
 }
 
 OVERFITTING = {

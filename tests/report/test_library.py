@@ -10,22 +10,22 @@ from plotly.offline import get_plotlyjs
 from peppermill.report.library import lines_and_bars, plotly_script, unwrapped
 
 SMALL = (
-    "/** licence */\n(function(root, factory) { root.x = factory(); } (self, () => {\n"
+    "/** license */\n(function(root, factory) { root.x = factory(); } (self, () => {\n"
     '"use strict";var Plotly=(()=>{var W=f=>f;'
     'var Inner=W((a,b)=>{"use strict";b.exports={moduleType:"trace",name:"bar"}});var '
     'Outer=W((a,b)=>{"use strict";b.exports=Inner()});var rest=1;'
-    "core.register([Outer(),Box(),$Pie()]);return core})();\n/*! another licence */\n"
+    "core.register([Outer(),Box(),$Pie()]);return core})();\n/*! another license */\n"
     "window.Plotly = Plotly;\nreturn Plotly;\n}));\n"
 )
 
 
 def test_a_small_script_by_hand():
     assert unwrapped(lines_and_bars(SMALL)) == (
-        "/** licence */\n"
+        "/** license */\n"
         '"use strict";var Plotly=(()=>{var W=f=>f;'
         'var Inner=W((a,b)=>{"use strict";b.exports={moduleType:"trace",name:"bar"}});var '
         'Outer=W((a,b)=>{"use strict";b.exports=Inner()});var rest=1;'
-        "core.register([Outer()]);return core})();\n/*! another licence */\n"
+        "core.register([Outer()]);return core})();\n/*! another license */\n"
         "window.Plotly = Plotly;\n"
     )
 
@@ -54,7 +54,7 @@ def test_another_wrapper_stays(other):
 
 
 def test_the_installed_plotly_has_the_expected_shape():
-    """Both cuts apply, its licence stays on top, and next to nothing of it is gone."""
+    """Both cuts apply, its license stays on top, and next to nothing of it is gone."""
     whole, light = get_plotlyjs(), plotly_script()
     assert light.startswith(whole[: whole.index("*/") + 2])
     assert "MIT" in light[:300]

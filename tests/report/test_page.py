@@ -166,7 +166,7 @@ def test_a_regression_has_a_page(tmp_path):
 def test_panels_of_curvature_and_overfitting_are_there_when_the_run_has_them(run, tmp_path):
     assert {"curvature", "overfitting"} <= figures(page(run, tmp_path))
     text = squeezed(page(run, tmp_path).text)
-    assert "Laplacian −12.5, trace of the Fisher information 14.5, hence 1 for each σ²" in text
+    assert "Laplacian −12.5, trace of the Fisher information 14.5, effect σ²/2 times 2" in text
     assert "Spearman’s rank correlation 1 [0.8, 1] over 3 networks" in text
     assert not {"curvature", "overfitting"} & figures(page(replace(run, curvature=None, overfitting=None), tmp_path))
 
@@ -199,6 +199,12 @@ def half_a_panel(path):
     path.write_text(json.dumps(json.loads(path.read_text()) | {"curvature": {"sigmas": [1]}}))
 
 
+def lists_of_two_lengths(path):
+    content = json.loads(path.read_text())
+    content["curvature"]["measured"].pop()
+    path.write_text(json.dumps(content))
+
+
 DAMAGES = [
     (truncated, r"run\.json is not JSON \(line \d+\): it is truncated or corrupted"),
     (newer, r"run\.json has version 2, and this library reads up to 1: install a newer peppermill"),
@@ -206,6 +212,7 @@ DAMAGES = [
     (without_scores, r"run\.json is damaged \(KeyError: 'estimates'\), so no report was written"),
     (text_for_a_number, r"run\.json is damaged \(.*so no report was written: run the command that wrote it again"),
     (half_a_panel, r"run\.json is damaged \(KeyError: 'laplacian'\)"),
+    (lists_of_two_lengths, r"run\.json is damaged \(ValueError: zip\(\) argument 4 is shorter"),
 ]
 
 

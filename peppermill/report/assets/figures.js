@@ -1,14 +1,15 @@
 "use strict";
-/* Every figure as plotly traces and layout, from the run's numbers and the page's colours. */
+/* Every figure as plotly traces and layout, from the run's numbers and the page's colors. */
 const Figures = (() => {
   const PERCENT = ",.0%";
+  const FEW = 20; // items; the paper's Table 1 drops bins that have no more, and ours are pale
 
   // plotly reads tags and formulas in texts: what users named must stay text.
   const ENTITIES = { "&": "&amp;", "<": "&lt;", ">": "&gt;", $: "&#36;" };
   const text = (name) => String(name).replace(/[&<>$]/g, (letter) => ENTITIES[letter]);
   const short = (name, most) => text(name.length > most ? name.slice(0, most - 1) + "…" : name);
 
-  function colours() {
+  function colors() {
     const style = getComputedStyle(document.documentElement);
     const value = (name) => style.getPropertyValue("--" + name).trim();
     const names = ["ink", "soft", "grid", "line", "card", "network", "ensemble", "members", "sure", "timid", "count", "sans"];
@@ -26,8 +27,8 @@ const Figures = (() => {
     hoverlabel: { bgcolor: c.card, bordercolor: c.line, font: { color: c.ink, size: 13 } }, ...more,
   });
 
-  const upright = (x, y0, y1, colour, dash, width = 1.5) =>
-    ({ type: "line", x0: x, x1: x, y0, y1, line: { color: colour, dash, width }, layer: "above" });
+  const upright = (x, y0, y1, color, dash, width = 1.5) =>
+    ({ type: "line", x0: x, x1: x, y0, y1, line: { color: color, dash, width }, layer: "above" });
 
   function sigma(sweep, index, c) {
     const [low, high] = sweep.range, { sigmas } = sweep, here = sigmas[index], value = sweep.ensemble[index];
@@ -46,37 +47,38 @@ const Figures = (() => {
           marker: { size: 18, symbol: below ? "triangle-down" : "circle", color: c.card, line: { color: c.ensemble, width: 5 } } }),
       ],
       layout: layout(c, {
-        margin: { l: 62, r: 16, t: 28, b: 44 },
+        margin: { l: 56, r: 16, t: 28, b: 44 },
         xaxis: axis(c, { title: { text: "noise σ" }, range: [-0.03 * last, 1.03 * last], tickformat: "~g" }),
-        yaxis: axis(c, { title: { text: "mean log-likelihood" }, range: [low, high], tickformat: ".3f" }),
+        yaxis: axis(c, { range: [low, high], tickformat: ".3f" }),
         shapes: [upright(0, low, high, c.network, "dot"), upright(sweep.star, low, high, c.ensemble, "dashdot")],
         annotations: [mark(0, sweep.star > 0.2 * last ? high : low, "σ = 0", c.network, "left"), mark(sweep.star, high, "σ* = " + Number(sweep.star.toPrecision(3)), c.ensemble, "center")],
       }),
     };
   }
 
-  const mark = (x, y, label, colour, anchor) =>
-    ({ x, y, text: label, showarrow: false, yanchor: "bottom", xanchor: anchor, font: { color: colour, size: 13 } });
+  const mark = (x, y, label, color, anchor) =>
+    ({ x, y, text: label, showarrow: false, yanchor: "bottom", xanchor: anchor, font: { color: color, size: 13 } });
 
   function reliability(table, c, compact) {
     const bins = table.count.map((count, k) => k).filter((k) => table.count[k] > 0);
-    const centre = (k) => (table.lower[k] + table.upper[k]) / 2, width = (k) => table.upper[k] - table.lower[k];
+    const center = (k) => (table.lower[k] + table.upper[k]) / 2, width = (k) => table.upper[k] - table.lower[k];
     const gap = (k) => table.confidence[k] - table.accuracy[k];
     const bars = (chosen, base, height, marker, more) => ({
-      type: "bar", x: chosen.map(centre), width: chosen.map(width), base: chosen.map(base), y: chosen.map(height), marker,
+      type: "bar", x: chosen.map(center), width: chosen.map(width), base: chosen.map(base), y: chosen.map(height),
+      marker: { opacity: chosen.map((k) => (table.count[k] > FEW ? 0.9 : 0.35)), ...marker },
       customdata: chosen.map((k) => [table.confidence[k], table.accuracy[k], table.count[k]]),
       hovertemplate: "says %{customdata[0]:.1%}<br>is right %{customdata[1]:.1%}<br>%{customdata[2]:,} items<extra></extra>", ...more,
     });
     const edge = { color: c.card, width: 1 };
-    const hatch = (colour, shape) => ({ color: "rgba(0,0,0,0)", line: { color: colour, width: 1 }, pattern: { shape, fgcolor: colour, bgcolor: "rgba(0,0,0,0)", size: 5, solidity: 0.4 } });
+    const hatch = (color, shape) => ({ color: "rgba(0,0,0,0)", line: { color, width: 1 }, pattern: { shape, fgcolor: color, bgcolor: "rgba(0,0,0,0)", size: 5, solidity: 0.4 } });
     return {
       data: [
-        bars(bins, () => 0, (k) => table.accuracy[k], { color: c.ensemble, opacity: 0.8, line: edge }),
+        bars(bins, () => 0, (k) => table.accuracy[k], { color: c.ensemble, line: edge }),
         bars(bins.filter((k) => gap(k) > 0), (k) => table.accuracy[k], gap, hatch(c.sure, "/")),
         bars(bins.filter((k) => gap(k) < 0), (k) => table.confidence[k], (k) => -gap(k),
           { color: c.card, line: { color: c.timid, width: 1 }, pattern: { shape: "\\", fgcolor: c.timid, bgcolor: c.card, size: 5, solidity: 0.4 } }),
         { type: "scatter", mode: "lines", x: [0, 1], y: [0, 1], line: { color: c.ink, width: 1.2, dash: "dash" }, hoverinfo: "skip" },
-        bars(bins, () => 0, (k) => table.count[k], { color: c.count, line: edge }, { yaxis: "y2", base: undefined }),
+        bars(bins, () => 0, (k) => table.count[k], { color: c.count, line: edge, opacity: 1 }, { yaxis: "y2", base: undefined }),
       ],
       layout: layout(c, {
         barmode: "overlay", margin: { l: compact ? 44 : 52, r: 20, t: 8, b: 40 },
@@ -105,9 +107,9 @@ const Figures = (() => {
   // Before and after in rows: a line from an open to a filled mark.
   function dumbbells(rows, c, more) {
     const y = rows.map((_, k) => -k);
-    const marks = (name, colour, symbol, label) => ({
+    const marks = (name, color, symbol, label) => ({
       type: "scatter", mode: "markers", x: rows.map((row) => row[name]), y, customdata: rows.map((row) => row.hover),
-      marker: { size: 11, color: rows.map((row) => (name === "before" || !row.clear ? c.card : colour)), symbol, line: { color: colour, width: 2.5 } },
+      marker: { size: 11, color: rows.map((row) => (name === "before" || !row.clear ? c.card : color)), symbol, line: { color: color, width: 2.5 } },
       hovertemplate: "%{customdata}<br>" + label + " %{x:" + more.format + "}<extra></extra>",
     });
     return {
@@ -144,7 +146,7 @@ const Figures = (() => {
   }
 
   function curvature(data, c) {
-    const edge = (sign) => data.predicted.map((value, k) => value + sign * (data.predicted_error[k] ?? 0));
+    const edge = (sign) => data.predicted.map((value, k) => value + 2 * sign * (data.predicted_error[k] ?? 0));
     const line = (y, more) => ({ type: "scatter", mode: "lines", x: data.sigmas, y, hoverinfo: "skip", line: { width: 0 }, ...more });
     return {
       data: [
@@ -152,7 +154,7 @@ const Figures = (() => {
         line(data.predicted, { line: { color: c.network, width: 2.5, dash: "dash" }, hoverinfo: "all", hovertemplate: "σ = %{x:.3g}<br>predicted %{y:.4g}<extra></extra>" }),
         line(data.measured, { mode: "markers", marker: { size: 10, color: c.ensemble }, hoverinfo: "all", hovertemplate: "σ = %{x:.3g}<br>measured %{y:.4g}<extra></extra>" }),
       ],
-      layout: layout(c, { margin: { l: 60, r: 16, t: 10, b: 44 }, xaxis: axis(c, { title: { text: "noise σ" }, tickformat: "~g" }), yaxis: axis(c, { title: { text: "gain in log-likelihood" } }) }),
+      layout: layout(c, { margin: { l: 60, r: 16, t: 10, b: 44 }, xaxis: axis(c, { title: { text: "noise σ" }, tickformat: "~g" }), yaxis: axis(c, { title: { text: "gain in log-likelihood" }, automargin: true }) }),
     };
   }
 
@@ -164,9 +166,9 @@ const Figures = (() => {
         marker: { size: 11, color: pick("sigma"), colorscale: "Cividis", line: { color: c.card, width: 1 }, colorbar: { title: { text: "σ*", font: { color: c.soft } }, thickness: 12, outlinewidth: 0, tickfont: { color: c.soft, size: 12 }, tickformat: "~g" } },
         hovertemplate: "%{customdata[0]}<br>overfitting %{x:.4g}<br>effect %{y:.4g}<br>σ* = %{customdata[1]:.3g}<extra></extra>",
       }],
-      layout: layout(c, { margin: { l: 60, r: 16, t: 10, b: 44 }, xaxis: axis(c, { title: { text: "overfitting: test NLL − training NLL" } }), yaxis: axis(c, { title: { text: "gain in log-likelihood" } }) }),
+      layout: layout(c, { margin: { l: 60, r: 16, t: 10, b: 44 }, xaxis: axis(c, { title: { text: "overfitting: test NLL − training NLL" } }), yaxis: axis(c, { title: { text: "gain in log-likelihood" }, automargin: true }) }),
     };
   }
 
-  return { colours, sigma, reliability, members, classes, change, gains, curvature, overfitting };
+  return { colors, sigma, reliability, members, classes, change, gains, curvature, overfitting };
 })();

@@ -5,10 +5,10 @@
   const articles = [...document.querySelectorAll("article.run")];
   const CONFIG = { responsive: true, displaylogo: false, displayModeBar: false };
   const positions = content.runs.map((run) => (run.sweep ? run.sweep.nearest : 0));
-  const drawn = new Map();
+  const drawn = new Set(), waiting = new Set();
 
   function figureOf(element) {
-    const article = element.closest("article.run"), k = articles.indexOf(article), run = content.runs[k], c = Figures.colours();
+    const article = element.closest("article.run"), k = articles.indexOf(article), run = content.runs[k], c = Figures.colors();
     const { figure, index, score } = element.dataset;
     const builders = {
       sigma: () => Figures.sigma(run.sweep, positions[k], c),
@@ -27,7 +27,7 @@
   function draw(element) {
     const { data, layout } = figureOf(element), config = element.dataset.figure === "members" ? { ...CONFIG, staticPlot: true } : CONFIG;
     if (drawn.has(element)) return Plotly.react(element, data, layout, config);
-    drawn.set(element, true);
+    drawn.add(element);
     Plotly.newPlot(element, data, layout, config);
     if (element.dataset.figure === "sigma") element.on("plotly_click", (event) => move(element.closest(".explorer"), event.points[0].pointNumber));
   }
@@ -49,7 +49,9 @@
     articles.forEach((article, other) => { article.hidden = other !== k; });
     const chosen = document.getElementById("chosen");
     if (chosen) chosen.value = String(k + 1);
-    if (window.Plotly) drawVisible();
+    if (!window.Plotly) return;
+    for (const element of drawn) if (articles[k].contains(element)) Plotly.Plots.resize(element);
+    drawVisible();
   }
 
   function write(explorer) {
@@ -70,14 +72,14 @@
     }
   }
 
-  let waiting = false;
+  // Texts at once; figures when the browser gets to it, and only for the last of several moves.
   function move(explorer, at) {
     positions[Number(explorer.dataset.run)] = Number(at);
     write(explorer);
-    if (waiting || !window.Plotly) return;
-    waiting = true;
+    if (waiting.has(explorer) || !window.Plotly) return;
+    waiting.add(explorer);
     setTimeout(() => {
-      waiting = false;
+      waiting.delete(explorer);
       explorer.querySelectorAll(".plot").forEach(draw);
       explorer.dataset.shown = positions[Number(explorer.dataset.run)];
     });
@@ -128,7 +130,7 @@
     articles[Number(button.dataset.show) - 1].scrollIntoView();
   }));
   document.getElementById("chosen")?.addEventListener("change", (event) => show(Number(event.target.value) - 1));
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => [...drawn.keys()].forEach(draw));
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => [...drawn].forEach(draw));
   show(0);
   unpack(document.getElementById("plotly")).then(drawVisible).catch((error) => {
     const note = document.getElementById("failed");
