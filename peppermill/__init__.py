@@ -2,10 +2,15 @@
 
 from peppermill import metrics
 from peppermill.baselines.temperature import Tempered, fit_temperature
+from peppermill.effects import Effect, Effects, item_effects
 from peppermill.ensemble import PepEnsemble, fit, load
 from peppermill.evaluation import Comparison, Scores, compare, compare_all, evaluate
 from peppermill.likelihood import Bernoulli, Categorical, Gaussian
 from peppermill.predictions import Predictions, predict
+from peppermill.record import record_run, sweep_around
+from peppermill.report import plots
+from peppermill.report.page import write_report
+from peppermill.results import Run, read_run, write_run
 from peppermill.sweep import Sweep, sweep_sigma
 from peppermill.types import Likelihood, PepWarning, Predictor
 
@@ -13,12 +18,15 @@ __all__ = [
     "Bernoulli",
     "Categorical",
     "Comparison",
+    "Effect",
+    "Effects",
     "Gaussian",
     "Likelihood",
     "PepEnsemble",
     "PepWarning",
     "Predictions",
     "Predictor",
+    "Run",
     "Scores",
     "Sweep",
     "Tempered",
@@ -27,8 +35,15 @@ __all__ = [
     "evaluate",
     "fit",
     "fit_temperature",
+    "item_effects",
     "load",
     "metrics",
+    "plots",
     "predict",
+    "read_run",
+    "record_run",
+    "sweep_around",
     "sweep_sigma",
+    "write_report",
+    "write_run",
 ]

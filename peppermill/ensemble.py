@@ -115,7 +115,10 @@ class PepEnsemble(nn.Module):
 
         Cheaper than batch after batch.
         """
-        members = self.member_pass(data)
+        return self.predictions_of(self.member_pass(data))
+
+    def predictions_of(self, members: MemberPass) -> Predictions:
+        """The ensemble's prediction from a pass of its members that was already paid for."""
         log_probs = temper(members.averaged, self.temperature)
         if self.temperature == 1:
             log_likelihoods = ensemble_log_likelihoods(members.member_log_likelihoods[: 1 if self.sigma == 0 else None])

@@ -10,17 +10,19 @@ import platform
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field, is_dataclass
+from dataclasses import asdict, dataclass, field, is_dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from peppermill.effects import Effects
 from peppermill.evaluation import Comparison, Scores
 from peppermill.files import read_json, write_atomically
+from peppermill.fingerprint import fingerprint
 from peppermill.metrics import Reliability, reliability
 from peppermill.predictions import Predictions
 from peppermill.sweep import Sweep
@@ -46,13 +48,20 @@ class Method:
 
 @dataclass(frozen=True)
 class Run:
-    """What was asked, what came out, and where it was computed."""
+    """What was asked, what came out, and where it was computed.
+
+    `curvature` and `overfitting` hold the numbers of two further panels of the report (docs/report.md).
+    """
 
     title: str
     settings: Mapping[str, Any]
     methods: tuple[Method, ...]
     sweep: Sweep | None = None
     provenance: Mapping[str, Any] = field(default_factory=dict)
+    class_names: tuple[str, ...] = ()
+    effects: Effects | None = None
+    curvature: Mapping[str, Any] | None = None
+    overfitting: Mapping[str, Any] | None = None
 
 
 def method_of(
@@ -64,8 +73,11 @@ def method_of(
     return Method(name, scores, table, comparison, **more)
 
 
-def provenance(seed: int) -> dict[str, Any]:
-    """Versions, hardware, seed, commit, command and time: what a reader needs to trust a number."""
+def provenance(seed: int, network: nn.Module | None = None) -> dict[str, Any]:
+    """Versions, hardware, seed, commit, command, time, and the fingerprint of the weights.
+
+    What a reader needs to trust a number.
+    """
     return {
         "versions": {name: _version(name) for name in ("peppermill", "torch", "numpy", "scipy")}
         | {"python": platform.python_version()},
@@ -74,6 +86,7 @@ def provenance(seed: int) -> dict[str, Any]:
         "commit": _commit(),
         "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "fingerprint": asdict(fingerprint(network)) if network is not None else None,
     }
 
 

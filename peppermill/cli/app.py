@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from peppermill.cli import console, demo, evaluate, fit, info, paper, predict, sweep
+from peppermill.cli import console, demo, evaluate, fit, info, paper, predict, report, sweep
 from peppermill.recipe import versions
 
 app = typer.Typer(
@@ -26,6 +26,7 @@ for name, module in {
     "evaluate": evaluate,
     "predict": predict,
     "sweep": sweep,
+    "report": report,
     "info": info,
 }.items():
     app.command(name, epilog=module.EXAMPLES)(console.plain_errors(module.command))

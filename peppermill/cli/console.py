@@ -57,7 +57,12 @@ def plain_errors(command: Command) -> Command:
 
 def show_methods(content: Mapping[str, Any]) -> None:
     """The table of methods of a run."""
-    shown = Table(title=content["title"], caption=table.caption(content), title_justify="left", caption_justify="left")
+    shown = Table(
+        title=escape(content["title"]),
+        caption=escape(table.caption(content)),
+        title_justify="left",
+        caption_justify="left",
+    )
     for title in table.header(content):
         shown.add_column(title, no_wrap=True)
     for cells in table.rows(content):

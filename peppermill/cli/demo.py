@@ -4,27 +4,21 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from torch import nn
 
 import peppermill.demo
 from peppermill.baselines.temperature import fit_temperature
 from peppermill.cli.console import say, show_methods
-from peppermill.cli.evaluate import compared_methods
-from peppermill.data import Batches
-from peppermill.ensemble import PepEnsemble, fit
+from peppermill.ensemble import fit
 from peppermill.files import refuse_unwritable
-from peppermill.metrics import BINS
-from peppermill.predictions import predict
+from peppermill.record import record_run, sweep_around
 from peppermill.report import plots
-from peppermill.results import Method, Run, plain, provenance, write_run
-from peppermill.sweep import sweep_sigma
+from peppermill.report.page import write_report
+from peppermill.results import Run, plain, write_run
 
 EXAMPLES = "peppermill demo --out peppermill-demo"
-SETTINGS = {"model": "embedded network", "data": "Fashion-MNIST, 5,000 + 5,000", "parameters": "kernels"}
-GRID = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 2.5)  # of the sweep, in units of sigma*
 
 
 def command(
@@ -43,16 +37,21 @@ def command(
     )
 
     tempered = fit_temperature(network, validation)
-    pep = fit(network, validation, size=size, seed=seed)
     both = fit(network, validation, size=size, seed=seed, temperature=True)
+    pep = both.without_temperature()
     say(
         f"found sigma = {pep.sigma:.4g} for PEP; sigma = {both.sigma:.4g} and T = {both.temperature:.3g} tuned together"
     )
 
-    methods = _methods(Batches(test, network), seed, network, tempered, pep, both)
-    sweep = sweep_sigma(network, validation, [pep.sigma * step for step in GRID], size=size, seed=seed)
-    settings = {**SETTINGS, "size": size, "seed": seed}
-    run = Run("the embedded network on Fashion-MNIST", settings, methods, sweep, provenance(seed))
+    run = record_run(
+        {"network": network, "temperature scaling": tempered, "PEP": pep, "PEP with temperature": both},
+        test,
+        title="The embedded network on Fashion-MNIST",
+        sweep=sweep_around(pep, validation),
+        class_names=peppermill.demo.CLASS_NAMES,
+        settings={"model": "embedded network", "data": "Fashion-MNIST, 5,000 images to tune on and 5,000 to test on"},
+        seed=seed,
+    )
 
     pep.save(out / "pep.json")
     both.save(out / "pep-temperature.json")
@@ -61,24 +60,7 @@ def command(
     pictures = _draw(run, pep.sigma, out)
     say(f"wrote {out}/: pep.json, pep-temperature.json, run.json{pictures} ({time.monotonic() - start:.0f} s)")
     say(_NEXT)
-
-
-def _methods(
-    data: Batches, seed: int, network: nn.Module, tempered: Any, pep: PepEnsemble, both: PepEnsemble
-) -> tuple[Method, ...]:
-    """The four methods on the test data, with what was fitted for each."""
-    predictors = {"network": network, "temperature scaling": tempered, "PEP": pep, "PEP with temperature": both}
-    return compared_methods(
-        {name: predict(predictor, data) for name, predictor in predictors.items()},
-        BINS,
-        seed,
-        fitted={
-            "temperature scaling": {"temperature": tempered.temperature},
-            "PEP": {"sigma": pep.sigma},
-            "PEP with temperature": {"sigma": both.sigma, "temperature": both.temperature},
-        },
-        passes={"PEP": pep.size, "PEP with temperature": both.size},
-    )
+    say(_report(run, out / "report.html"))
 
 
 def _draw(run: Run, sigma: float, out: Path) -> str:
@@ -92,6 +74,15 @@ def _draw(run: Run, sigma: float, out: Path) -> str:
     return ", sigma.png, reliability.png"
 
 
+def _report(run: Run, path: Path) -> str:
+    """Write the report, or say what is missing for it."""
+    try:
+        write_report(run, path)
+    except ImportError as error:
+        return f"no report, for {error}"
+    return f"Open {path} in a browser: the whole result on one page."
+
+
 _NEXT = """
 Your own model, in Python:
 
@@ -103,5 +94,6 @@ Your own model, in Python:
 or on the command line, with my_models.py in this folder:
 
     peppermill fit python:my_models:make npz:validation.npz --weights model.safetensors --temperature
-    peppermill evaluate python:my_models:make npz:test.npz --weights model.safetensors --pep pep.json
+    peppermill evaluate python:my_models:make npz:test.npz --weights model.safetensors --pep pep.json --out run.json
+    peppermill report run.json
 """

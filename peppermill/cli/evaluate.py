@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from peppermill.cli import options
 from peppermill.cli.console import say, show_methods
 from peppermill.data import Batches
-from peppermill.evaluation import compare_all, evaluate
+from peppermill.ensemble import PepEnsemble
 from peppermill.files import refuse_unwritable
-from peppermill.predictions import Predictions, predict
-from peppermill.results import Method, Run, method_of, plain, provenance, write_run
+from peppermill.record import record_run, sweep_around
+from peppermill.results import plain, write_run
+from peppermill.sweep import Sweep
 
 EXAMPLES = (
-    "peppermill evaluate python:my_models:resnet npz:test.npz --weights resnet.safetensors --pep pep.json --out "
-    "run.json"
+    "peppermill evaluate python:my_models:resnet npz:test.npz --weights resnet.safetensors --pep pep.json --sweep "
+    "npz:validation.npz --out run.json"
 )
 
 
@@ -26,7 +27,14 @@ def command(
     data: options.Data,
     pep: options.Pep = None,
     weights: options.Weights = None,
-    out: Annotated[Path | None, typer.Option(help="Also write the run as JSON.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Also write the run as JSON, for `peppermill report`.")] = None,
+    sweep: Annotated[
+        str | None, typer.Option(metavar="DATA", help="Also sweep sigma on these data, for the slider of the report.")
+    ] = None,
+    class_names: Annotated[Path | None, typer.Option(help="A text file with the name of each class on a line.")] = None,
+    images: Annotated[
+        bool, typer.Option("--images/--no-images", help="Keep small pictures of the items most helped and hurt.")
+    ] = True,
     bins: options.Bins = 20,
     likelihood: options.LikelihoodOrOwn = None,
     seed: Annotated[int, typer.Option(help="The seed of the bootstrap.")] = 0,
@@ -37,46 +45,26 @@ def command(
     refuse_unwritable(out)
     network = options.network(model, weights, device)
     ensemble = options.ensemble(pep, network, likelihood)
-    batches = Batches(options.labelled(data), network, batch_size=batch_size)
-    chosen = likelihood or (ensemble.likelihood if ensemble else None)
-    predictions = {"network": predict(network, batches, likelihood=chosen)}
-    fitted: dict[str, dict[str, float]] = {}
-    if ensemble:
-        predictions["PEP"] = predict(ensemble, batches)
-        fitted["PEP"] = {"sigma": ensemble.sigma} | (
-            {"temperature": ensemble.temperature} if ensemble.temperature != 1 else {}
-        )
-    passes = {"PEP": ensemble.size if ensemble and ensemble.sigma else 1}
-    methods = compared_methods(predictions, bins, seed, fitted, passes)
     paths = {"weights": str(weights) if weights else None, "pep": str(pep) if pep else None}
-    settings = {"model": model, "data": data, **paths, "bins": bins}
-    run = Run(f"{model} on {data}", settings, methods, provenance=provenance(seed))
+    run = record_run(
+        {"network": network, "PEP": ensemble} if ensemble else {"network": network},
+        Batches(options.labelled(data), network, batch_size=batch_size),
+        title=f"{model} on {data}",
+        sweep=_swept(ensemble, sweep, bins, batch_size) if sweep else None,
+        class_names=options.lines(class_names) if class_names else (),
+        settings={"model": model, "data": data, **paths, "bins": bins, "sweep": sweep},
+        likelihood=likelihood or (ensemble.likelihood if ensemble else None),
+        bins=bins,
+        seed=seed,
+        images=images,
+    )
     show_methods(plain(run))
     if out:
         write_run(run, out)
-        say(f"wrote {out}")
+        say(f"wrote {out}. Next: peppermill report {out}")
 
 
-def compared_methods(
-    predictions: dict[str, Predictions],
-    bins: int,
-    seed: int,
-    fitted: dict[str, dict[str, float]],
-    passes: dict[str, int],
-) -> tuple[Method, ...]:
-    """Scores of every method and paired differences from the first."""
-    first, *others = predictions
-    compared: dict[str, Any] = compare_all(
-        predictions[first], {name: predictions[name] for name in others}, bins=bins, seed=seed
-    )
-    return tuple(
-        method_of(
-            name,
-            found,
-            evaluate(found, bins=bins, seed=seed),
-            compared.get(name),
-            fitted=fitted.get(name, {}),
-            forward_passes=passes.get(name, 1),
-        )
-        for name, found in predictions.items()
-    )
+def _swept(ensemble: PepEnsemble | None, data: str, bins: int, batch_size: int) -> Sweep:
+    if ensemble is None:
+        raise ValueError("`--sweep` shows the noise of an ensemble: name it with `--pep pep.json`.")
+    return sweep_around(ensemble, options.labelled(data), bins=bins, batch_size=batch_size)

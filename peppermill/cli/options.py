@@ -64,6 +64,13 @@ def labelled(data: str) -> Any:
     return data_from(data)
 
 
+def lines(path: Path) -> list[str]:
+    """The lines of a text file, the name of a class on each."""
+    if not path.is_file():
+        raise ValueError(f"there is no file {path} (`--class-names`).")
+    return path.read_text(encoding="utf-8").splitlines()
+
+
 def _load_weights(model: nn.Module, weights: Path) -> None:
     if not weights.is_file():
         raise ValueError(f"there is no file {weights} (`--weights`).")

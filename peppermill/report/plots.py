@@ -20,6 +20,18 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+#: Figures that live in files of their own, found when they are asked for: one row each.
+ELSEWHERE = {"members_histogram": "peppermill.report.member_plots"}
+
+
+def __getattr__(name: str) -> Any:
+    from importlib import import_module
+
+    if name in ELSEWHERE:
+        return getattr(import_module(ELSEWHERE[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
 BLUE, ORANGE, GREY, INK = "#0072B2", "#D55E00", "#9A9A9A", "#222222"  # of Okabe and Ito
 COLUMN = 3.4  # inches, the width of a column of text
 FEW = 20  # items; the paper's Table 1 drops bins that have no more

@@ -21,7 +21,7 @@ def rows(content: Mapping[str, Any]) -> list[list[tuple[str, str, str]]]:
     Its name, then for each score the value, its interval and the difference from the first method.
     """
     return [
-        [(method["name"], _fitted(method["fitted"]), _cost(method["forward_passes"])), *_cells(method)]
+        [(method["name"], fitted_text(method["fitted"]), _cost(method["forward_passes"])), *_cells(method)]
         for method in content["methods"]
     ]
 
@@ -64,6 +64,16 @@ def p_text(p_value: float) -> str:
     return "p < 0.001" if p_value < 0.001 else f"p = {p_value:.3f}" if p_value < 0.1 else f"p = {p_value:.2f}"
 
 
+def number(name: str, value: float | None) -> str:
+    """A value of the score `name` as people write it: percent to two digits, the rest to four; null is a dash."""
+    return "–" if value is None else _number(name, value)
+
+
+def signed(name: str, value: float | None) -> str:
+    """A difference of the score `name`, its sign always shown."""
+    return number(name, value) if value is None else f"{'+' if value >= 0 else '−'}{_number(name, abs(value))}"
+
+
 def _column(name: str, bins: int) -> str:
     title = NAMES.get(name, name)
     return f"{title} % ({bins} bins)" if name == "ece" else f"{title} %" if name in PERCENT else title
@@ -98,7 +108,8 @@ def _number(name: str, value: float) -> str:
     return f"{100 * value:.2f}" if name in PERCENT else f"{value:.4f}"
 
 
-def _fitted(fitted: Mapping[str, float]) -> str:
+def fitted_text(fitted: Mapping[str, float]) -> str:
+    """What was fitted, as in "σ = 0.0184, T = 1.2"."""
     return ", ".join(
         f"{ {'sigma': 'σ', 'temperature': 'T'}.get(name, name) } = {value:.3g}" for name, value in fitted.items()
     )

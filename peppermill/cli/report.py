@@ -1,0 +1,22 @@
+"""`peppermill report`: runs as one page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from peppermill.cli.console import say
+from peppermill.report.page import write_report
+
+EXAMPLES = "peppermill report run.json -o report.html"
+
+
+def command(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run files; several are compared.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Where to write the page.")] = Path("report.html"),
+) -> None:
+    """One self-contained HTML page from run files alone: no model, no data, no GPU, no network."""
+    write_report(runs, out)
+    say(f"wrote {out} ({out.stat().st_size / 1e6:.1f} MB): open it in a browser.")

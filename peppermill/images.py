@@ -1,0 +1,62 @@
+"""Small pictures of items that are images: PNG, in base64, to be kept in a run file."""
+
+from __future__ import annotations
+
+import base64
+import struct
+import zlib
+
+import torch
+from torch import Tensor
+
+SIDE = 64  # pixels of the longer side: enough to recognise a garment or a dog, a few kilobytes at most
+
+
+def thumbnail(item: Tensor) -> str | None:
+    """The picture of one item, [channels, height, width] or [height, width, channels]; nothing if it is no image."""
+    pixels = _channels_last(item.detach().cpu())
+    if pixels is None or not bool(pixels.isfinite().all()):
+        return None
+    return base64.b64encode(png(_shrunk(_bytes(pixels)))).decode()
+
+
+def png(pixels: Tensor) -> bytes:
+    """Bytes [height, width, 1 or 3] as a PNG file (ISO/IEC 15948: header, one compressed block of rows, end)."""
+    height, width, channels = pixels.shape
+    rows = b"".join(b"\0" + row.numpy().tobytes() for row in pixels.contiguous())
+    header = struct.pack(">IIBBBBB", width, height, 8, {1: 0, 3: 2}[channels], 0, 0, 0)
+    parts = ((b"IHDR", header), (b"IDAT", zlib.compress(rows, 9)), (b"IEND", b""))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(name, content) for name, content in parts)
+
+
+def _chunk(name: bytes, content: bytes) -> bytes:
+    return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
+
+
+def _channels_last(item: Tensor) -> Tensor | None:
+    if item.ndim != 3 or item.is_complex() or not item.numel():
+        return None
+    if item.shape[0] in (1, 3):
+        return item.permute(1, 2, 0).double()
+    return item.double() if item.shape[2] in (1, 3) else None
+
+
+def _bytes(pixels: Tensor) -> Tensor:
+    """0..1 and 0..255 are shown as they are; anything else was normalised, and is stretched to the full range."""
+    low, high = float(pixels.min()), float(pixels.max())
+    if low < 0 or high > 255:
+        pixels = (pixels - low) / max(high - low, 1e-12)
+    elif high > 1:
+        pixels = pixels / 255
+    return (pixels * 255).round().to(torch.uint8)
+
+
+def _shrunk(pixels: Tensor) -> Tensor:
+    """No side longer than SIDE; each new pixel the mean of those it covers."""
+    height, width, _ = pixels.shape
+    factor = min(1.0, SIDE / max(height, width))
+    if factor == 1:
+        return pixels
+    size = (max(1, round(height * factor)), max(1, round(width * factor)))
+    planes = torch.nn.functional.interpolate(pixels.permute(2, 0, 1)[None].float(), size=size, mode="area")
+    return planes[0].permute(1, 2, 0).round().to(torch.uint8)

@@ -1,0 +1,174 @@
+"use strict";
+/* Every figure as plotly traces and layout, from the run's numbers and the page's colors. */
+const Figures = (() => {
+  const PERCENT = ",.0%";
+  const FEW = 20; // items; the paper's Table 1 drops bins that have no more, and ours are pale
+
+  // plotly reads tags and formulas in texts: what users named must stay text.
+  const ENTITIES = { "&": "&amp;", "<": "&lt;", ">": "&gt;", $: "&#36;" };
+  const text = (name) => String(name).replace(/[&<>$]/g, (letter) => ENTITIES[letter]);
+  const short = (name, most) => text(name.length > most ? name.slice(0, most - 1) + "…" : name);
+
+  function colors() {
+    const style = getComputedStyle(document.documentElement);
+    const value = (name) => style.getPropertyValue("--" + name).trim();
+    const names = ["ink", "soft", "grid", "line", "card", "network", "ensemble", "members", "sure", "timid", "count", "sans"];
+    return { ...Object.fromEntries(names.map((name) => [name, value(name)])), series: value("series").split(/\s+/) };
+  }
+
+  const axis = (c, more) => ({
+    gridcolor: c.grid, linecolor: c.line, zeroline: false, tickcolor: c.line, tickfont: { color: c.soft, size: 12 },
+    fixedrange: true, ...more, title: more.title ? { font: { color: c.soft, size: 13 }, standoff: 8, ...more.title } : undefined,
+  });
+
+  const layout = (c, more) => ({
+    paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { family: c.sans, size: 13, color: c.ink },
+    margin: { l: 48, r: 20, t: 10, b: 40 }, showlegend: false, hovermode: "closest", autosize: true,
+    hoverlabel: { bgcolor: c.card, bordercolor: c.line, font: { color: c.ink, size: 13 } }, ...more,
+  });
+
+  const upright = (x, y0, y1, color, dash, width = 1.5) =>
+    ({ type: "line", x0: x, x1: x, y0, y1, line: { color: color, dash, width }, layer: "above" });
+
+  function sigma(sweep, index, c) {
+    const [low, high] = sweep.range, { sigmas } = sweep, here = sigmas[index], value = sweep.ensemble[index];
+    const below = value === null || value < low, last = sigmas[sigmas.length - 1];
+    const members = { x: [], y: [] };
+    for (const member of sweep.members) { members.x.push(...sigmas, null); members.y.push(...member, null); }
+    const line = (more) => ({ type: "scatter", mode: "lines", ...more });
+    const hover = "σ = %{x:.4g}<br>%{y:.4f}";
+    return {
+      data: [
+        line({ ...members, line: { color: c.members, width: 1 }, opacity: 0.6, hoverinfo: "skip" }),
+        line({ x: [0, last], y: [sweep.ensemble[0], sweep.ensemble[0]], line: { color: c.ink, width: 1.2, dash: "dot" }, hoverinfo: "skip" }),
+        line({ x: sigmas, y: sweep.mean, line: { color: c.network, width: 2.5, dash: "dash" }, hovertemplate: hover + "<extra>members’ average</extra>" }),
+        line({ x: sigmas, y: sweep.ensemble, mode: "lines+markers", line: { color: c.ensemble, width: 3 }, marker: { size: 7, color: c.ensemble }, hovertemplate: hover + "<extra>ensemble</extra>" }),
+        line({ x: [here], y: [below ? low : value], mode: "markers", hoverinfo: "skip", cliponaxis: false,
+          marker: { size: 18, symbol: below ? "triangle-down" : "circle", color: c.card, line: { color: c.ensemble, width: 5 } } }),
+      ],
+      layout: layout(c, {
+        margin: { l: 56, r: 16, t: 28, b: 44 },
+        xaxis: axis(c, { title: { text: "noise σ" }, range: [-0.03 * last, 1.03 * last], tickformat: "~g" }),
+        yaxis: axis(c, { range: [low, high], tickformat: ".3f" }),
+        shapes: [upright(0, low, high, c.network, "dot"), upright(sweep.star, low, high, c.ensemble, "dashdot")],
+        annotations: [mark(0, sweep.star > 0.2 * last ? high : low, "σ = 0", c.network, "left"), mark(sweep.star, high, "σ* = " + Number(sweep.star.toPrecision(3)), c.ensemble, "center")],
+      }),
+    };
+  }
+
+  const mark = (x, y, label, color, anchor) =>
+    ({ x, y, text: label, showarrow: false, yanchor: "bottom", xanchor: anchor, font: { color: color, size: 13 } });
+
+  function reliability(table, c, compact) {
+    const bins = table.count.map((count, k) => k).filter((k) => table.count[k] > 0);
+    const center = (k) => (table.lower[k] + table.upper[k]) / 2, width = (k) => table.upper[k] - table.lower[k];
+    const gap = (k) => table.confidence[k] - table.accuracy[k];
+    const bars = (chosen, base, height, marker, more) => ({
+      type: "bar", x: chosen.map(center), width: chosen.map(width), base: chosen.map(base), y: chosen.map(height),
+      marker: { opacity: chosen.map((k) => (table.count[k] > FEW ? 0.9 : 0.35)), ...marker },
+      customdata: chosen.map((k) => [table.confidence[k], table.accuracy[k], table.count[k]]),
+      hovertemplate: "says %{customdata[0]:.1%}<br>is right %{customdata[1]:.1%}<br>%{customdata[2]:,} items<extra></extra>", ...more,
+    });
+    const edge = { color: c.card, width: 1 };
+    const hatch = (color, shape) => ({ color: "rgba(0,0,0,0)", line: { color, width: 1 }, pattern: { shape, fgcolor: color, bgcolor: "rgba(0,0,0,0)", size: 5, solidity: 0.4 } });
+    return {
+      data: [
+        bars(bins, () => 0, (k) => table.accuracy[k], { color: c.ensemble, line: edge }),
+        bars(bins.filter((k) => gap(k) > 0), (k) => table.accuracy[k], gap, hatch(c.sure, "/")),
+        bars(bins.filter((k) => gap(k) < 0), (k) => table.confidence[k], (k) => -gap(k),
+          { color: c.card, line: { color: c.timid, width: 1 }, pattern: { shape: "\\", fgcolor: c.timid, bgcolor: c.card, size: 5, solidity: 0.4 } }),
+        { type: "scatter", mode: "lines", x: [0, 1], y: [0, 1], line: { color: c.ink, width: 1.2, dash: "dash" }, hoverinfo: "skip" },
+        bars(bins, () => 0, (k) => table.count[k], { color: c.count, line: edge, opacity: 1 }, { yaxis: "y2", base: undefined }),
+      ],
+      layout: layout(c, {
+        barmode: "overlay", margin: { l: compact ? 44 : 52, r: 20, t: 8, b: 40 },
+        xaxis: axis(c, { title: { text: "confidence" }, range: [0, 1], tickformat: PERCENT, anchor: "y2", dtick: compact ? 0.5 : 0.2 }),
+        yaxis: axis(c, { title: compact ? undefined : { text: "right" }, range: [0, 1], tickformat: PERCENT, domain: [0.3, 1], dtick: compact ? 0.5 : 0.2 }),
+        yaxis2: axis(c, { title: compact ? undefined : { text: "items" }, type: "log", domain: [0, 0.23], range: [-0.3, Math.log10(2 * Math.max(...table.count, 1))], dtick: 1, tickformat: "~s" }),
+      }),
+    };
+  }
+
+  function members(item, c) {
+    const counts = new Array(20).fill(0);
+    for (const p of item.members) counts[Math.min(19, Math.floor(20 * p))] += 1;
+    const top = Math.max(...counts) * 1.1;
+    return {
+      data: [{ type: "bar", x: counts.map((_, k) => (k + 0.5) / 20), y: counts, width: 0.05, marker: { color: c.count, line: { color: c.card, width: 1 } }, hovertemplate: "%{y} members near %{x:.0%}<extra></extra>" }],
+      layout: layout(c, {
+        margin: { l: 14, r: 20, t: 4, b: 22 },
+        xaxis: axis(c, { range: [-0.01, 1.01], tickvals: [0, 0.5, 1], tickformat: PERCENT, showgrid: false }),
+        yaxis: axis(c, { range: [0, top], visible: false }),
+        shapes: [upright(item.network, 0, top, c.network, "dash", 3), upright(item.ensemble, 0, top, c.ensemble, "solid", 3)],
+      }),
+    };
+  }
+
+  // Before and after in rows: a line from an open to a filled mark.
+  function dumbbells(rows, c, more) {
+    const y = rows.map((_, k) => -k);
+    const marks = (name, color, symbol, label) => ({
+      type: "scatter", mode: "markers", x: rows.map((row) => row[name]), y, customdata: rows.map((row) => row.hover),
+      marker: { size: 11, color: rows.map((row) => (name === "before" || !row.clear ? c.card : color)), symbol, line: { color: color, width: 2.5 } },
+      hovertemplate: "%{customdata}<br>" + label + " %{x:" + more.format + "}<extra></extra>",
+    });
+    return {
+      data: [
+        { type: "scatter", mode: "lines", x: rows.flatMap((row) => [row.before, row.after, null]), y: y.flatMap((v) => [v, v, null]), line: { color: c.members, width: 2 }, hoverinfo: "skip" },
+        marks("before", c.network, "circle", "network"), marks("after", c.ensemble, "circle", "after"),
+      ],
+      layout: layout(c, {
+        margin: { l: 20, r: 16, t: 6, b: 36 },
+        xaxis: axis(c, { tickformat: more.format, nticks: 5, tickangle: 0 }),
+        yaxis: axis(c, { tickvals: y, ticktext: rows.map((row) => row.label), range: [0.6 - rows.length, 0.6], automargin: true }),
+      }),
+    };
+  }
+
+  const classes = (data, c) => dumbbells(
+    data.names.map((name, k) => ({ label: short(name, 26), hover: `${text(name)}, ${data.items[k]} items`, before: data.network[k], after: data.ensemble[k], clear: true })), c, { format: ".2f" });
+
+  const change = (runs, score, c) => dumbbells(
+    runs.map((run, k) => ({ run, k })).filter(({ run }) => run.scores[score]).map(({ run, k }) => ({
+      label: String(k + 1), hover: text(run.title), clear: run.scores[score].outcome !== "unclear",
+      before: run.scores[score].before, after: run.scores[score].after })), c, { format: score === "ece" || score === "error" ? ".1%" : ".3f" });
+
+  function gains(runs, titles, c) {
+    const dashes = ["solid", "dash", "dot", "dashdot"], shapes = ["circle", "square", "diamond", "cross", "x"];
+    const data = runs.map((run, k) => run.sweep && {
+      type: "scatter", mode: "lines+markers", text: run.sweep.sigmas.map(() => `${k + 1} · ${short(titles[k], 40)}`), x: run.sweep.sigmas.map((s) => s / (run.sweep.star || 1)),
+      y: run.sweep.ensemble.map((value) => (value === null ? null : value - run.sweep.ensemble[0])),
+      line: { color: c.series[k % c.series.length], dash: dashes[k % 4], width: 2 }, marker: { size: 6, symbol: shapes[k % 5] },
+      hovertemplate: "%{text}<br>%{x:.2f} σ*: %{y:+.4f}<extra></extra>",
+    }).filter(Boolean);
+    const best = Math.max(1e-3, ...data.flatMap((trace) => trace.y.filter((value) => value !== null)));
+    return { data, layout: layout(c, { margin: { l: 56, r: 12, t: 6, b: 36 }, xaxis: axis(c, { title: { text: "σ/σ*" } }), yaxis: axis(c, { range: [-best, 1.15 * best], tickformat: "+.3f" }) }) };
+  }
+
+  function curvature(data, c) {
+    const edge = (sign) => data.predicted.map((value, k) => value + 2 * sign * (data.predicted_error[k] ?? 0));
+    const line = (y, more) => ({ type: "scatter", mode: "lines", x: data.sigmas, y, hoverinfo: "skip", line: { width: 0 }, ...more });
+    return {
+      data: [
+        line(edge(-1), {}), line(edge(1), { fill: "tonexty", fillcolor: c.network + "33" }),
+        line(data.predicted, { line: { color: c.network, width: 2.5, dash: "dash" }, hoverinfo: "all", hovertemplate: "σ = %{x:.3g}<br>predicted %{y:.4g}<extra></extra>" }),
+        line(data.measured, { mode: "markers", marker: { size: 10, color: c.ensemble }, hoverinfo: "all", hovertemplate: "σ = %{x:.3g}<br>measured %{y:.4g}<extra></extra>" }),
+      ],
+      layout: layout(c, { margin: { l: 60, r: 16, t: 10, b: 44 }, xaxis: axis(c, { title: { text: "noise σ" }, tickformat: "~g" }), yaxis: axis(c, { title: { text: "gain in log-likelihood" }, automargin: true }) }),
+    };
+  }
+
+  function overfitting(data, c) {
+    const pick = (name) => data.points.map((point) => point[name]);
+    return {
+      data: [{
+        type: "scatter", mode: "markers", x: pick("overfitting"), y: pick("effect"), customdata: data.points.map((point) => [text(point.name), point.sigma]),
+        marker: { size: 11, color: pick("sigma"), colorscale: "Cividis", line: { color: c.card, width: 1 }, colorbar: { title: { text: "σ*", font: { color: c.soft } }, thickness: 12, outlinewidth: 0, tickfont: { color: c.soft, size: 12 }, tickformat: "~g" } },
+        hovertemplate: "%{customdata[0]}<br>overfitting %{x:.4g}<br>effect %{y:.4g}<br>σ* = %{customdata[1]:.3g}<extra></extra>",
+      }],
+      layout: layout(c, { margin: { l: 60, r: 16, t: 10, b: 44 }, xaxis: axis(c, { title: { text: "overfitting: test NLL − training NLL" } }), yaxis: axis(c, { title: { text: "gain in log-likelihood" }, automargin: true }) }),
+    };
+  }
+
+  return { colors, sigma, reliability, members, classes, change, gains, curvature, overfitting };
+})();

@@ -1,0 +1,142 @@
+"""The numbers behind the page's figures, from the content of a run file: only what is drawn, to eight digits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from peppermill.report.table import number, signed
+from peppermill.report.verdict import UNITS
+
+TOP_CLASSES = 8  # of each kind: most helped and most hurt
+
+
+def payload(content: Mapping[str, Any]) -> dict[str, Any]:
+    """What one run's figures need; a panel that the run does not have is null."""
+    return {
+        "sweep": _sweep(content),
+        "methods": [method["reliability"] and _reliability(method["reliability"]) for method in content["methods"]],
+        "items": _items(content.get("effects")),
+        "classes": _classes(content),
+        "curvature": _curvature(content.get("curvature")),
+        "overfitting": _overfitting(content.get("overfitting")),
+    }
+
+
+def star(content: Mapping[str, Any]) -> float:
+    """sigma* of the run: that of an ensemble without temperature, else the best of the sweep."""
+    chosen = [
+        m["fitted"]["sigma"] for m in content["methods"] if "sigma" in m["fitted"] and "temperature" not in m["fitted"]
+    ]
+    points = [point for point in content["sweep"]["points"] if point["log_likelihood"] is not None]
+    return float(chosen[0] if chosen else max(points, key=lambda point: point["log_likelihood"])["sigma"])
+
+
+def rounded(value: Any) -> Any:
+    """The same structure, its numbers to eight digits; what is not a number is null."""
+    if isinstance(value, Mapping):
+        return {key: rounded(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [rounded(part) for part in value]
+    if not isinstance(value, float):
+        return value
+    return float(f"{value:.8g}") if math.isfinite(value) else None
+
+
+def _sweep(content: Mapping[str, Any]) -> Any:
+    if not content.get("sweep"):
+        return None
+    points = content["sweep"]["points"]
+    best, sigmas = star(content), [point["sigma"] for point in points]
+    ensemble = [point["log_likelihood"] for point in points]
+    members = [point["member_log_likelihoods"] for point in points]
+    return rounded(
+        {
+            "sigmas": sigmas,
+            "star": best,
+            "nearest": min(range(len(sigmas)), key=lambda k: abs(sigmas[k] - best)),
+            "ensemble": ensemble,
+            "members": [list(member) for member in zip(*members, strict=True)],
+            "mean": [None if None in row else sum(row) / len(row) for row in members],
+            "range": _worth_seeing([value for value in ensemble if value is not None]),
+            "texts": [_texts(point, points[0]) for point in points],
+            "reliability": [_reliability(point["reliability"]) for point in points],
+        }
+    )
+
+
+def _texts(point: Mapping[str, Any], network: Mapping[str, Any]) -> dict[str, Any]:
+    """What is written beside the slider: every score at this sigma, and its change from the network."""
+    now, was = _scores(point), _scores(network)
+    changes = {name: None if None in (now[name], was[name]) else now[name] - was[name] for name in now}
+    tempered = point["tempered_log_likelihood"]
+    return {
+        "sigma": f"{point['sigma']:.3g}",
+        "values": {name: number(name, value) + UNITS.get(name, "") for name, value in now.items()},
+        "changes": {name: signed(name, value) for name, value in changes.items()},
+        "ways": {name: (value > 0) - (value < 0) if value is not None else 0 for name, value in changes.items()},
+        "tempered": f"The best temperature here is T\u00a0=\u00a0{point['temperature']:.3g}, with NLL "
+        f"{number('nll', None if tempered is None else -tempered)}.",
+    }
+
+
+def _scores(point: Mapping[str, Any]) -> dict[str, Any]:
+    likelihood = point["log_likelihood"]
+    return {
+        "nll": None if likelihood is None else -likelihood,
+        **{name: point[name] for name in ("ece", "error", "brier")},
+    }
+
+
+def _reliability(table: Mapping[str, Any]) -> Any:
+    return rounded({name: table[name] for name in ("lower", "upper", "count", "confidence", "accuracy")})
+
+
+def _worth_seeing(ensemble: Sequence[float]) -> list[float]:
+    """From a little above the peak to as far below the network as the peak is above it."""
+    top, base = max(ensemble), ensemble[0]
+    span = max(top - base, 1e-3)
+    return [base - span, top + 0.25 * span]
+
+
+def _items(effects: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+    """The items helped, then those hurt, in the order of the page's cards."""
+    shown = [*effects["helped"], *effects["hurt"]] if effects else []
+    return [rounded({name: effect[name] for name in ("members", "network", "ensemble")}) for effect in shown]
+
+
+def _classes(content: Mapping[str, Any]) -> Any:
+    """The classes whose log-loss falls most and least; all of them where they are few."""
+    effects = content.get("effects")
+    if not effects:
+        return None
+    classes = effects["classes"]
+    known = [k for k, pair in enumerate(zip(classes["network"], classes["ensemble"], strict=True)) if None not in pair]
+    ranked = sorted(known, key=lambda k: classes["ensemble"][k] - classes["network"][k])
+    shown = ranked if len(ranked) <= 2 * TOP_CLASSES else ranked[:TOP_CLASSES] + ranked[-TOP_CLASSES:]
+    return rounded(
+        {
+            "names": [class_name(content, k) for k in shown],
+            **{name: [classes[name][k] for k in shown] for name in ("items", "network", "ensemble")},
+        }
+    )
+
+
+def _curvature(panel: Mapping[str, Any] | None) -> Any:
+    names = ("sigmas", "predicted", "predicted_error", "measured")
+    if not panel:
+        return None
+    rows = zip(*(panel[name] for name in names), strict=True)
+    return rounded(dict(zip(names, map(list, zip(*rows, strict=True)), strict=True)))
+
+
+def _overfitting(panel: Mapping[str, Any] | None) -> Any:
+    names = ("name", "overfitting", "effect", "sigma")
+    return rounded({"points": [{name: point[name] for name in names} for point in panel["points"]]}) if panel else None
+
+
+def class_name(content: Mapping[str, Any], k: int) -> str:
+    """The name of class k, or its number."""
+    names = content.get("class_names") or ()
+    return str(names[k]) if 0 <= k < len(names) else f"class {k}"

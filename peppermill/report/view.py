@@ -1,0 +1,225 @@
+"""The texts of the page, from the content of a run file: what the templates show, and nothing computed anew."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from peppermill.report import table
+from peppermill.report.payload import TOP_CLASSES, class_name, star
+from peppermill.report.verdict import UNITS, judged, outcome, p_words, verdict
+
+_WHY = " (being less sure costs a little where the network was right, and saves much where it was sure and wrong)"
+_BASE64 = re.compile(r"[A-Za-z0-9+/]+=*")
+
+
+def view(content: Mapping[str, Any]) -> dict[str, Any]:
+    """One run: verdict, table of methods, items, panels, provenance."""
+    return {
+        "title": str(content["title"]),
+        "verdict": verdict(content),
+        "judged": judged(content) if content["methods"] else None,
+        "methods": _methods(content),
+        "sweep": _sweep(content),
+        "table": _table(content) if content["methods"] else None,
+        "effects": _effects(content),
+        "curvature": _panel(content, "curvature", ("laplacian", "fisher_trace", "effect_rate")),
+        "overfitting": _panel(content, "overfitting", ("spearman", "spearman_lower", "spearman_upper")),
+        "provenance": _groups(content),
+    }
+
+
+def _methods(content: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The methods that have a reliability diagram."""
+    return [
+        {
+            "index": k,
+            "name": method["name"],
+            "ece": table.number("ece", method["scores"]["estimates"]["ece"]["value"]),
+            "tested": f"{method['scores']['items']:,}",
+            "bins": method["scores"]["bins"],
+        }
+        for k, method in enumerate(content["methods"])
+        if method["reliability"]
+    ]
+
+
+def _sweep(content: Mapping[str, Any]) -> dict[str, Any] | None:
+    sweep = content.get("sweep")
+    if not sweep:
+        return None
+    return {
+        "star": f"{star(content):.3g}",
+        "last": len(sweep["points"]) - 1,
+        "swept": f"{sweep['items']:,}",
+        "bins": sweep["bins"],
+        "members": len(sweep["points"][0]["member_log_likelihoods"]),
+    }
+
+
+def _table(content: Mapping[str, Any]) -> dict[str, Any]:
+    methods = content["methods"]
+    scales = {name: _scale(name, methods) for name in methods[0]["scores"]["estimates"]}
+    return {
+        "columns": table.header(content)[1:],
+        "level": round(100 * methods[0]["scores"]["level"]),
+        "first": methods[0]["name"],
+        "tested": f"{methods[0]['scores']['items']:,}",
+        "several": len(methods) > 2,
+        "rows": [
+            {
+                "name": method["name"],
+                "fitted": table.fitted_text(method["fitted"]),
+                "passes": method["forward_passes"],
+                "cells": [_cell(name, method, scale) for name, scale in scales.items()],
+            }
+            for method in methods
+        ],
+    }
+
+
+def _cell(name: str, method: Mapping[str, Any], scale: tuple[float, float]) -> dict[str, Any]:
+    """One score of one method: texts, the number to sort by, and where its interval lies on the column's scale."""
+    estimate = method["scores"]["estimates"][name]
+    difference = ((method["comparison"] or {}).get("differences") or {}).get(name)
+    value, lower, upper = (table.number(name, estimate[key]) for key in ("value", "lower", "upper"))
+    return {
+        "value": value,
+        "interval": f"[{lower}, {upper}]",
+        "sort": estimate["value"],
+        "at": {key: _percent(estimate[key], scale) for key in ("lower", "value", "upper")},
+        "difference": difference and _difference(name, difference, method["scores"]["level"]),
+    }
+
+
+def _difference(name: str, difference: Mapping[str, Any], level: float) -> dict[str, str]:
+    lower, upper = (table.signed(name, difference[key]) for key in ("lower", "upper"))
+    permutation = difference["permutation_p_value"]
+    return {
+        "text": f"{table.signed(name, difference['value'])} [{lower}, {upper}]",
+        "p": p_words(difference["p_value"]),
+        "test": difference["test"] + (f"; permutation {p_words(permutation)}" if permutation is not None else ""),
+        "outcome": outcome(difference, level),
+    }
+
+
+def _scale(name: str, methods: list[Mapping[str, Any]]) -> tuple[float, float]:
+    """What a column's intervals span."""
+    ends = [m["scores"]["estimates"][name][key] for m in methods for key in ("lower", "value", "upper")]
+    known = [end for end in ends if end is not None]
+    return (min(known), max(known)) if known else (0.0, 1.0)
+
+
+def _percent(value: float | None, scale: tuple[float, float]) -> float:
+    low, high = scale
+    return 0.0 if value is None or high <= low else round(100 * (value - low) / (high - low), 2)
+
+
+def _effects(content: Mapping[str, Any]) -> dict[str, Any] | None:
+    effects = content.get("effects")
+    if not effects:
+        return None
+    corrected, spoiled = effects["corrected"], effects["spoiled"]
+    return {
+        "method": effects["method"],
+        "gained": f"{effects['gained']:,} of {effects['items']:,} test items",
+        "lost": f"{effects['lost']:,}"
+        + (_WHY if effects["gained"] < effects["lost"] and _total_gain(effects) > 0 else ""),
+        "corrected": f"{corrected:,} {'mistake is' if corrected == 1 else 'mistakes are'} corrected",
+        "spoiled": f"{spoiled:,} new {'one is' if spoiled == 1 else 'ones are'} made",
+        "tempered": effects["temperature"] != 1,
+        "kinds": [
+            (kind, title, [_item(content, effect) for effect in effects[kind]])
+            for kind, title in (("helped", "Most helped"), ("hurt", "Most hurt"))
+            if effects[kind]
+        ],
+        "classes": sum(map(bool, effects["classes"]["items"])),
+        "shown": TOP_CLASSES,
+    }
+
+
+def _total_gain(effects: Mapping[str, Any]) -> float:
+    """What all items together gain in log-likelihood."""
+    classes = effects["classes"]
+    rows = zip(classes["items"], classes["network"], classes["ensemble"], strict=True)
+    return float(sum(items * (was - now) for items, was, now in rows if None not in (was, now)))
+
+
+def _item(content: Mapping[str, Any], effect: Mapping[str, Any]) -> dict[str, Any]:
+    label, before, after = (effect[name] for name in ("label", "before", "after"))
+    was_right, is_right = before == label, after == label
+    kinds = {(False, True): "mistake corrected", (True, False): "mistake made", (True, True): "right before and after"}
+    image = effect.get("image") or ""
+    return {
+        "item": effect["item"],
+        "image": image if _BASE64.fullmatch(image) else None,
+        "label": class_name(content, label),
+        "said": f"{'still' if before == after else class_name(content, before) + ' →'} {class_name(content, after)}",
+        "network": f"{100 * effect['network']:.1f} %",
+        "ensemble": f"{100 * effect['ensemble']:.1f} %",
+        "gain": table.signed("ece", effect["ensemble"] - effect["network"]),
+        "kind": kinds.get((was_right, is_right), "wrong before and after"),
+    }
+
+
+def _panel(content: Mapping[str, Any], name: str, keys: tuple[str, ...]) -> dict[str, str] | None:
+    panel = content.get(name)
+    if not panel:
+        return None
+    return {key: _amount(panel[key]) for key in keys} | {"networks": f"{len(panel.get('points', ())):,}"}
+
+
+def _amount(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3g}".replace("-", "−")
+
+
+def _groups(content: Mapping[str, Any]) -> list[tuple[str, list[tuple[str, str]]]]:
+    """Provenance and settings as titled lists of name and text: what is nested gets a list of its own."""
+    groups: list[tuple[str, list[tuple[str, str]]]] = []
+    for title, values in (("run", content["provenance"]), ("settings", content["settings"])):
+        groups.append((title, [(str(k), _text(v)) for k, v in values.items() if not isinstance(v, Mapping)]))
+        nested = [(k, v) for k, v in values.items() if isinstance(v, Mapping)]
+        groups += [(str(k), [(str(name), _text(part)) for name, part in v.items()]) for k, v in nested]
+    return [(title, rows) for title, rows in groups if rows]
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "none"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def compared(contents: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """A row for each of several runs: the judged method before and after."""
+    return [_compared(content) for content in contents]
+
+
+def _compared(content: Mapping[str, Any]) -> dict[str, Any]:
+    method = judged(content) if content["methods"] else None
+    row: dict[str, Any] = {
+        "title": str(content["title"]),
+        "method": None,
+        "passes": None,
+        "sigma": None,
+        "scores": {},
+        "sigma_text": "–",
+    }
+    if method is None:
+        return row
+    first = content["methods"][0]
+    sigma = method["fitted"].get("sigma")
+    row |= {"method": method["name"], "passes": method["forward_passes"], "sigma": sigma, "sigma_text": _amount(sigma)}
+    for name, estimate in method["scores"]["estimates"].items():
+        difference = method["comparison"]["differences"][name]
+        row["scores"][name] = {
+            "before": first["scores"]["estimates"][name]["value"],
+            "after": estimate["value"],
+            "texts": [
+                table.number(name, value) + UNITS.get(name, "")
+                for value in (first["scores"]["estimates"][name]["value"], estimate["value"])
+            ],
+            "p": p_words(difference["p_value"]),
+            "outcome": outcome(difference, method["scores"]["level"]),
+        }
+    return row
