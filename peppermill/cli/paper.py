@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from peppermill.cli.console import plain_errors, say
-from peppermill.paper import figure1, figure2, figure3, noise_laws, ood, swa, swa_schedules, table2
+from peppermill.paper import document, figure1, figure2, figure3, noise_laws, ood, swa, swa_schedules, table2
 from peppermill.paper.rows import ROWS, SEEDS
 from peppermill.paper.training import Machine
 from peppermill.paper.work import Settings
@@ -173,6 +173,18 @@ def ood_command(
         say=say,
     )
     ood.main(ood.tiny(settings) if tiny else settings)
+
+
+@app.command("document", epilog="peppermill paper document --results results/paper --page docs/paper.md")
+@plain_errors
+def document_command(
+    results: Annotated[Path, typer.Option(help="The folder of the results.")] = OUT,
+    page: Annotated[Path, typer.Option(help="The page to write.")] = Path("docs/paper.md"),
+    data: DataFolder = None,
+    pictures: Annotated[bool, typer.Option("--pictures/--no-pictures", help="Draw the figures.")] = True,
+) -> None:
+    """Write the page that shows our numbers beside the printed ones."""
+    document.main(document.Settings(results, page, data, pictures, say))
 
 
 def _settings(
