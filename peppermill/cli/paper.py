@@ -57,12 +57,12 @@ def table2_command(
     table2.main(_settings(rows, models, data, out, checkpoints, machine, tiny, swa=schedule))
 
 
-@app.command("swa", epilog="peppermill paper swa --rows cifar10 --models 5 --device cuda")
+@app.command("swa", epilog="peppermill paper swa --rows cifar10 --schedules 'plain:start=4 longer:swa=1e-3,more=20'")
 @plain_errors
 def swa_command(
     rows: Rows = ALL_ROWS,
     models: Models = 25,
-    schedules: Annotated[str, typer.Option(help="Candidates, separated by commas; all when absent.")] = "",
+    schedules: Annotated[str, typer.Option(help="Candidates, separated by spaces; all when absent.")] = "",
     device: Device = "cpu",
     data: DataFolder = None,
     out: Out = OUT,
@@ -74,7 +74,7 @@ def swa_command(
 ) -> None:
     """Candidate schedules of stochastic weight averaging, and their distance from the printed column."""
     settings = _settings(rows, models, data, out, checkpoints, Machine(device, graphs, unfold, precision), tiny)
-    found = swa.main(settings, _names(schedules) or tuple(swa_schedules.CANDIDATES))
+    found = swa.main(settings, tuple(schedules.split()) or swa_schedules.CANDIDATES)
     for row, name in found["nearest"].items():
         say(f"{row}: nearest is {name}")
 

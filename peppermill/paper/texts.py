@@ -19,11 +19,12 @@ Test NLL of the joint method less that of temperature scaling and of PEP: the me
 difference, with its 95 % interval (Student's t). Below zero the joint method is better; ✗ where it is not."""
 
 SWA = """\
-The paper gives no schedule for stochastic weight averaging. These are candidates: *plain-s* averages the
-baseline's own epochs s to 15; *constant-r* moves the learning rate to r by epoch 9 and averages epochs 11 to
-15; *cyclic-r* averages the ends of three-epoch cycles from r to 0.001; *longer-r* trains 15 epochs more at r
-and averages them. Batch-norm statistics are computed anew. Distance: the mean of |ours − printed| / printed
-over the four scores."""
+The paper gives no schedule for stochastic weight averaging. These are candidates: *plain* averages the
+baseline's own epochs from `start` to 15; *fixed* trains at another learning rate from the first epoch on;
+*constant* moves to another learning rate by epoch 9 and averages epochs 11 to 15; *cyclic* averages the ends
+of three-epoch cycles from `high` to `low`; *longer* trains 15 epochs more and averages them. Batch-norm
+statistics are computed anew, or, with `refresh=0`, averaged like the weights. Distance: the mean of
+|ours − printed| / printed over the four scores."""
 
 FIGURE3 = """\
 Overfitting is the test NLL less the training loss of that epoch, the PEP effect the test NLL of the network

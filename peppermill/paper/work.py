@@ -122,13 +122,14 @@ class Work:
 
     def averaged(self) -> Stack:
         """The 25 networks of stochastic weight averaging, with batch-norm statistics of their own."""
-        stage = f"training SWA {self.settings.swa}"
+        stage = f"training SWA {self.settings.swa.replace(',refresh=0', '')}"
         if stage not in self._stacks:
-            swa = swa_schedules.swa_named(self.settings.swa, self.row.learning_rate).shortened(self.settings.epochs)
+            swa = swa_schedules.swa_from(self.settings.swa, self.row.learning_rate).shortened(self.settings.epochs)
             self.baseline()  # trained first: where its epochs are the first of this schedule, they are not run again
             trained = self._train(stage, Schedule(swa.learning_rates), dropout=False, averaged=swa.averaged)
-            network, images = self.row.build(), self.data.train.images
-            state = swa_schedules.refresh_batch_norm(network, trained.average, images, self.settings.machine.unfold)
+            network, state, images = self.row.build(), trained.average, self.data.train.images
+            if swa.refresh:
+                state = swa_schedules.refresh_batch_norm(network, state, images, self.settings.machine.unfold)
             self._stacks[stage] = self._stack(network, state)
         return self._stacks[stage]
 

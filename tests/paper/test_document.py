@@ -73,7 +73,7 @@ def test_every_section_is_written_from_real_results(data_folder: Path, tmp_path:
     base = Settings(data=data_folder, out=tmp_path / "r", checkpoints=tmp_path / "work", say=lambda text: None)
     small = tiny(base, rows=("mnist-mlp",))
     table2.main(small)
-    swa.main(small, ("plain-1",))
+    swa.main(small, ("plain:start=1",))
     figure1.main(small, figure1.Curve("mnist-mlp", size=3, sigmas=(0.01,)))
     figure2.main(small, figure2.Pictures("mnist-mlp", size=4))
     figure3.main(small)
