@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from peppermill.paper.stacked import State, forward
+from peppermill.paper.training import Schedule
 
 EPOCHS = 15  # what the paper says of every baseline
 REFRESH_BATCH = 500
@@ -28,13 +29,19 @@ class Swa:
     learning_rates: tuple[float, ...]
     averaged: tuple[int, ...]
     refresh: bool = True
+    momentum: float | None = None  # of SGD; Adam where there is none
+
+    @property
+    def schedule(self) -> Schedule:
+        return Schedule(self.learning_rates, momentum=self.momentum)
 
     def shortened(self, epochs: int) -> Swa:
         """The same shape in fewer epochs, for tests: `epochs` stands for the baseline's 15."""
         if epochs == EPOCHS:
             return self
         kept = max(1, round(len(self.learning_rates) * epochs / EPOCHS))
-        return Swa(self.learning_rates[:kept], tuple(e for e in self.averaged if e <= kept) or (kept,), self.refresh)
+        averaged = tuple(epoch for epoch in self.averaged if epoch <= kept) or (kept,)
+        return replace(self, learning_rates=self.learning_rates[:kept], averaged=averaged)
 
 
 def plain(rate: float, start: float = 4, epochs: float = EPOCHS) -> Swa:
@@ -71,6 +78,18 @@ def longer(rate: float, swa: float = 1e-3, more: float = EPOCHS) -> Swa:
     return Swa((rate,) * EPOCHS + (swa,) * count, tuple(range(EPOCHS + 1, EPOCHS + count + 1)))
 
 
+def sgd(
+    rate: float,
+    first: float = 0.1,
+    swa: float = 0.01,
+    start: float = 10,
+    epochs: float = EPOCHS,
+    momentum: float = 0.0,
+) -> Swa:
+    """SGD instead of Adam, as in Izmailov et al.: `constant` from the rate `first` to the rate `swa`."""
+    return replace(constant(first, swa, start, epochs), momentum=momentum)
+
+
 #: The kinds of schedule. A new one is one function of the row's own learning rate and one row here.
 KINDS: dict[str, Callable[..., Swa]] = {
     "plain": plain,
@@ -78,6 +97,7 @@ KINDS: dict[str, Callable[..., Swa]] = {
     "constant": constant,
     "cyclic": cyclic,
     "longer": longer,
+    "sgd": sgd,
 }
 
 #: What `peppermill paper swa` compares.
@@ -93,6 +113,9 @@ CANDIDATES = (
     "cyclic:high=3e-3,low=1e-3",
     "longer:swa=1e-3",
     "longer:swa=2.5e-3",
+    "sgd:first=0.1,swa=0.01",
+    "sgd:first=0.1,swa=0.05",
+    "sgd:first=0.05,swa=0.01,momentum=0.9",
 )
 DEFAULT = "longer:swa=1e-3"
 

@@ -22,7 +22,8 @@ SWA = """\
 The paper gives no schedule for stochastic weight averaging. These are candidates: *plain* averages the
 baseline's own epochs from `start` to 15; *fixed* trains at another learning rate from the first epoch on;
 *constant* moves to another learning rate by epoch 9 and averages epochs 11 to 15; *cyclic* averages the ends
-of three-epoch cycles from `high` to `low`; *longer* trains 15 epochs more and averages them. Batch-norm
+of three-epoch cycles from `high` to `low`; *longer* trains 15 epochs more and averages them;
+*sgd* is *constant* with SGD in place of Adam. Batch-norm
 statistics are computed anew, or, with `refresh=0`, averaged like the weights. Distance: the mean of
 |ours − printed| / printed over the four scores."""
 

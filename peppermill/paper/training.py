@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,10 +46,11 @@ class Machine:
 
 @dataclass(frozen=True)
 class Schedule:
-    """The learning rate of each epoch, and the size of a batch."""
+    """The learning rate of each epoch, the size of a batch, and Adam, or SGD where it has a momentum."""
 
     learning_rates: tuple[float, ...]
     batch_size: int = BATCH
+    momentum: float | None = None
 
     @property
     def epochs(self) -> int:
@@ -119,6 +120,7 @@ def _identity(
         "seeds": list(seeds),
         "learning_rates": list(schedule.learning_rates),
         "batch_size": schedule.batch_size,
+        "momentum": schedule.momentum,
         "items": items,
         "averaged": list(averaged),
         **(settings or {}),
@@ -136,7 +138,7 @@ def _read_beginning(
 ) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
     """The checkpoint of a finished run of fewer epochs, if its learning rates are the first of ours."""
     for epochs in range(schedule.epochs - 1, 0, -1):
-        shorter = Schedule(schedule.learning_rates[:epochs], schedule.batch_size)
+        shorter = replace(schedule, learning_rates=schedule.learning_rates[:epochs])
         found = read_checkpoint(path, _identity(seeds, shorter, (), items, settings), device)
         if found and found[1]["epoch"] == epochs and min(averaged, default=epochs + 1) > epochs:
             return found
@@ -205,13 +207,8 @@ class Trainer:
         self.params = {name: self.state[name].requires_grad_() for name in names}
         on_gpu = torch.device(machine.device).type == "cuda"
         self.graphs = machine.graphs and on_gpu
-        self.optimizer = torch.optim.Adam(
-            list(self.params.values()),
-            lr=torch.tensor(schedule.learning_rates[0], device=machine.device),  # a tensor: a graph reads it each time
-            eps=ADAM_EPSILON,
-            fused=True,
-            capturable=self.graphs,
-        )
+        self.rate = torch.tensor(schedule.learning_rates[0], device=machine.device)  # a graph reads it at every step
+        self.optimizer = self._optimizer(list(self.params.values()))
         self.dropped = Dropped(seeds, machine.device) if _has_dropout(network) else None
         self.steps: dict[int, _Step] = {}
         self._prepare()
@@ -253,7 +250,7 @@ class Trainer:
             for seed in self.seeds
         ]
         order = torch.stack(orders, dim=1).to(self.machine.device)
-        self.optimizer.param_groups[0]["lr"].fill_(self.schedule.learning_rates[epoch])
+        self.rate.fill_(self.schedule.learning_rates[epoch])
         if self.dropped:
             self.dropped.restart(epoch)
         total = torch.zeros(len(self.seeds), dtype=torch.float64, device=self.machine.device)
@@ -289,6 +286,13 @@ class Trainer:
         self.optimizer.step()
         return losses.detach()
 
+    def _optimizer(self, params: list[Tensor]) -> torch.optim.Adam | Sgd:
+        if self.schedule.momentum is not None:
+            return Sgd(params, self.rate, self.schedule.momentum)
+        adam = torch.optim.Adam(params, lr=self.rate, eps=ADAM_EPSILON, fused=True, capturable=self.graphs)
+        self.rate = adam.param_groups[0]["lr"]
+        return adam
+
     def _prepare(self) -> None:
         """Learn the shapes of masks, give Adam its moments, and on a GPU capture the step for each size of batch."""
         items, full = len(self.labels), self.schedule.batch_size
@@ -299,6 +303,21 @@ class Trainer:
                     forward(self.network, self.state, self.images[chosen], masks=self.dropped)
                 self.dropped.refill(size)
             self.steps[size] = _Step(self.step, chosen, self.graphs)
+
+
+class Sgd:
+    """Stochastic gradient descent with momentum, as plain sums that a CUDA graph can hold."""
+
+    def __init__(self, params: list[Tensor], rate: Tensor, momentum: float) -> None:
+        self.params, self.rate, self.momentum = params, rate, momentum
+        self.state = {parameter: {"velocity": torch.zeros_like(parameter)} for parameter in params}
+
+    @torch.no_grad()
+    def step(self) -> None:
+        for parameter in self.params:
+            assert parameter.grad is not None
+            velocity = self.state[parameter]["velocity"].mul_(self.momentum).add_(parameter.grad)
+            parameter.sub_(velocity * self.rate)
 
 
 class _Step:

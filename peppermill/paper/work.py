@@ -126,7 +126,7 @@ class Work:
         if stage not in self._stacks:
             swa = swa_schedules.swa_from(self.settings.swa, self.row.learning_rate).shortened(self.settings.epochs)
             self.baseline()  # trained first: where its epochs are the first of this schedule, they are not run again
-            trained = self._train(stage, Schedule(swa.learning_rates), dropout=False, averaged=swa.averaged)
+            trained = self._train(stage, swa.schedule, dropout=False, averaged=swa.averaged)
             network, state, images = self.row.build(), trained.average, self.data.train.images
             if swa.refresh:
                 state = swa_schedules.refresh_batch_norm(network, state, images, self.settings.machine.unfold)

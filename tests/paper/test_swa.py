@@ -17,7 +17,7 @@ from peppermill.paper.work import Settings, tiny
 
 def test_every_candidate_is_scored_and_the_nearest_is_named(data_folder: Path, tmp_path: Path) -> None:
     base = Settings(data=data_folder, out=tmp_path, checkpoints=tmp_path / "work", say=lambda text: None)
-    found = swa.main(tiny(base, rows=("mnist-mlp",)), ("plain:start=1", "plain:start=1,refresh=0", "longer:swa=1e-3"))
+    found = swa.main(tiny(base, rows=("mnist-mlp",)), ("plain:start=1", "plain:start=1,refresh=0", "sgd:momentum=0.9"))
     distances = {name: one["distance"] for name, one in found["rows"]["mnist-mlp"].items()}
     assert found["nearest"]["mnist-mlp"] == min(distances, key=distances.get)  # type: ignore[arg-type]
     assert len(set(distances.values())) == 3
