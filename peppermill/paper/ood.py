@@ -31,6 +31,7 @@ from peppermill.sources.datasets import images
 
 KIND = "peppermill out of distribution"
 VERSION = 1
+PATIENCE = 60.0  # seconds between two checkpoints
 INSIDE = (0, 1, 2, 8, 9)  # Maddox et al. (2019), whose experiment the paper repeats
 OUTSIDE = (3, 4, 5, 6, 7)
 PRINTED = {"network": 0.47, "temperature scaling": 0.71, "PEP": 0.72}  # Section 3.2
@@ -143,7 +144,7 @@ def train(settings: Settings, data: FiveClasses) -> WideResNet:
         for epoch in range(done, settings.epochs):
             loss = _epoch(epoch, settings, network, optimizer, *data.train)
             settings.say(f"WideResNet, epoch {epoch + 1:2d}  training loss {loss:.4f}")
-            if epoch + 1 == settings.epochs or time.monotonic() - saved > 60:
+            if epoch + 1 == settings.epochs or time.monotonic() - saved > PATIENCE:
                 _save(path, settings, network, optimizer, epoch + 1)
                 saved = time.monotonic()
     return network.eval()
