@@ -9,8 +9,8 @@ import typer
 
 from peppermill.cli.console import plain_errors, say
 from peppermill.paper import document, figure1, figure2, figure3, noise_laws, ood, swa, swa_schedules, table2
+from peppermill.paper.machine import Machine
 from peppermill.paper.rows import ROWS, SEEDS
-from peppermill.paper.training import Machine
 from peppermill.paper.work import Settings
 from peppermill.paper.work import tiny as tiny_settings
 

@@ -22,7 +22,8 @@ from peppermill.paper.columns import log_probs_on
 from peppermill.paper.members import Directions, Images, Stack, StackedMembers
 from peppermill.paper.rows import Row, RowData, row_data, row_named
 from peppermill.paper.stacked import State
-from peppermill.paper.training import Schedule, train_together
+from peppermill.paper.trainer import Schedule
+from peppermill.paper.training import train_together
 from peppermill.paper.tuned import our_sigma, tune_together
 from peppermill.paper.work import Settings, kept_stage, kernel_names
 from peppermill.results import provenance
@@ -69,7 +70,7 @@ def main(settings: Settings) -> dict[str, Any]:
     """Every experiment's points and correlations, into figure3.json."""
     experiments = {}
     for name in settings.rows:
-        found = kept_stage(settings, f"figure3-{name}", lambda name=name: _experiment(name, settings))  # type: ignore[misc]
+        found = kept_stage(settings, f"figure3-{name}", lambda name=name: _experiment(name, settings), row_named(name))  # type: ignore[misc]
         points = [Point(**one) for one in found["points"]]
         experiments[name] = found | {"correlations": correlations(points)}
         first = experiments[name]["correlations"]["overfitting and effect"]

@@ -30,7 +30,7 @@ LAWS = ("gaussian", "uniform")
 def main(settings: Settings) -> dict[str, Any]:
     """NLL and sigma* of both laws for every model, and the paired difference, into noise.json."""
     name = settings.rows[0]
-    found = kept_stage(settings, f"noise-{name}", lambda: _both_laws(name, settings))
+    found = kept_stage(settings, f"noise-{name}", lambda: _both_laws(name, settings), row_named(name))
     first, second = (found["laws"][law]["nll"] for law in LAWS)
     content = {
         "format": KIND,

@@ -23,8 +23,8 @@ from torch.nn import functional as F
 import peppermill as pm
 from peppermill.files import write_atomically
 from peppermill.paper.checkpoint import read_checkpoint, write_checkpoint
+from peppermill.paper.machine import Machine, precision
 from peppermill.paper.masks import mixed
-from peppermill.paper.training import Machine, precision
 from peppermill.paper.wide_resnet import WideResNet, initialize
 from peppermill.results import plain, provenance
 from peppermill.sources.datasets import images

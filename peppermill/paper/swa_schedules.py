@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from peppermill.paper.stacked import State, forward
-from peppermill.paper.training import Schedule
+from peppermill.paper.trainer import Schedule
 
 EPOCHS = 15  # what the paper says of every baseline
 REFRESH_BATCH = 500

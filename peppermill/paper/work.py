@@ -6,7 +6,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,12 @@ from torch import nn
 
 from peppermill.files import write_atomically
 from peppermill.paper import swa_schedules
+from peppermill.paper.machine import Machine
 from peppermill.paper.members import Directions, Images, Stack, StackedMembers
 from peppermill.paper.rows import EPOCHS, ROWS, SEEDS, Row, RowData
 from peppermill.paper.stacked import State
-from peppermill.paper.training import Machine, Schedule, Trained, train_together
+from peppermill.paper.trainer import Schedule
+from peppermill.paper.training import Trained, train_together
 from peppermill.paper.tuned import Found
 
 
@@ -56,9 +58,11 @@ class Settings:
         return self.checkpoints / f"{len(self.seeds)}-models"
 
 
-def kept_stage(settings: Settings, name: str, compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """What `compute` gives, computed once for these settings and kept in a file of its own."""
-    path, identity = settings.folder / f"{name}.json", settings.identity()
+def kept_stage(
+    settings: Settings, name: str, compute: Callable[[], dict[str, Any]], row: Row | None = None
+) -> dict[str, Any]:
+    """What `compute` gives, computed once for these settings of experiment and row, and kept in a file of its own."""
+    path, identity = settings.folder / f"{name}.json", settings.identity() | {"row": asdict(row) if row else None}
     if "swa" not in name:  # another schedule is no reason to compute the other columns again
         del identity["swa"]
     if path.is_file():
@@ -97,7 +101,7 @@ class Work:
 
     def stage(self, name: str, compute: Callable[[Work], dict[str, Any]]) -> dict[str, Any]:
         """The content of one column, computed once for these settings and kept in a file of its own."""
-        kept = kept_stage(self.settings, f"{self.name}-{name}", lambda: self._timed(name, compute))
+        kept = kept_stage(self.settings, f"{self.name}-{name}", lambda: self._timed(name, compute), self.row)
         self.seconds |= kept["seconds"]
         self.losses |= kept["losses"]
         return kept["column"]  # type: ignore[no-any-return]

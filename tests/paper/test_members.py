@@ -16,10 +16,10 @@ from peppermill.likelihood import Categorical
 from peppermill.noise import Noise
 from peppermill.paper import members
 from peppermill.paper.lockstep import in_lockstep
+from peppermill.paper.machine import Machine
 from peppermill.paper.members import Directions, Images, Stack, StackedMembers
 from peppermill.paper.networks import NETWORKS
 from peppermill.paper.stacked import stack, unstack
-from peppermill.paper.training import Machine
 from peppermill.paper.tuned import (
     Found,
     our_sigma,

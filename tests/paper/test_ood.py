@@ -10,7 +10,7 @@ import torch
 from torch import Generator, nn
 
 from peppermill.paper import ood
-from peppermill.paper.training import Machine
+from peppermill.paper.machine import Machine
 from peppermill.paper.wide_resnet import WideResNet, initialize
 
 

@@ -10,10 +10,12 @@ import torch
 from torch import Generator, Tensor, nn
 
 from peppermill.paper import networks, training
+from peppermill.paper.machine import Machine
 from peppermill.paper.masks import Dropped, mixed
 from peppermill.paper.networks import cifar_cnn, initialize, mnist_cnn, mnist_mlp
 from peppermill.paper.stacked import forward, stack, unstack
-from peppermill.paper.training import Machine, Schedule, Trainer, train_together
+from peppermill.paper.trainer import Schedule, Sgd, Trainer
+from peppermill.paper.training import train_together
 
 SHAPES = {"mnist_mlp": (1, 28, 28), "mnist_cnn": (1, 28, 28), "cifar_cnn": (3, 32, 32)}
 SEEDS = (17, 18, 19)
@@ -110,7 +112,7 @@ def test_gradients_together_are_those_of_autograd_for_each_network(name: str, un
 
 def test_sgd_is_that_of_torch() -> None:
     ours, theirs = torch.ones(4, requires_grad=True), torch.ones(4, requires_grad=True)
-    stepped = training.Sgd([ours], torch.tensor(0.1), 0.9)
+    stepped = Sgd([ours], torch.tensor(0.1), 0.9)
     reference = torch.optim.SGD([theirs], lr=0.1, momentum=0.9)
     for step in range(3):
         for value, optimizer in ((ours, stepped), (theirs, reference)):
