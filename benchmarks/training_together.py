@@ -21,10 +21,32 @@ from torch import Tensor, nn
 
 from peppermill.files import write_atomically
 from peppermill.paper import networks
-from peppermill.paper.training import BATCH, Machine, Schedule, Trainer, eager_epoch, precision, synchronize
+from peppermill.paper.machine import Machine, precision, synchronize
+from peppermill.paper.trainer import ADAM_EPSILON, BATCH, Schedule, Trainer
 from peppermill.results import provenance
 
 SHAPES = {"mnist_mlp": (1, 28, 28), "mnist_cnn": (1, 28, 28), "cifar_cnn": (3, 32, 32)}
+
+
+def eager_seconds(
+    network: nn.Sequential, images: Tensor, labels: Tensor, seed: int, learning_rate: float, steps: int, device: str
+) -> float:
+    """Seconds that the usual loop takes for so many steps of one network: what training together is compared with."""
+    model = networks.initialize(network, seed).to(device).train()
+    optimizer = torch.optim.Adam(model.parameters(), lr=learning_rate, eps=ADAM_EPSILON)
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed)).to(device)
+    began = 0.0
+    for step in range(-3, steps):  # three steps to warm up
+        if step == 0:
+            synchronize(device)
+            began = time.perf_counter()
+        first = (max(step, 0) * BATCH) % (len(order) - BATCH + 1)
+        chosen = order[first : first + BATCH]
+        optimizer.zero_grad(set_to_none=True)
+        nn.functional.cross_entropy(model(images[chosen]), labels[chosen]).backward()
+        optimizer.step()
+    synchronize(device)
+    return time.perf_counter() - began
 
 
 def together_seconds(
@@ -51,7 +73,7 @@ def measure(name: str, dropout: bool, arguments: argparse.Namespace) -> dict[str
     images = torch.rand(10 * BATCH, *SHAPES[name], generator=generator).to(device)
     labels = torch.randint(10, (10 * BATCH,), generator=generator).to(device)
     with precision(Machine(device, precision=arguments.precision)):
-        eager = eager_epoch(networks.NETWORKS[name](10, dropout), images, labels, 17, 2.5e-4, steps, device)
+        eager = eager_seconds(networks.NETWORKS[name](10, dropout), images, labels, 17, 2.5e-4, steps, device)
     row: dict[str, Any] = {"network": name, "dropout": dropout, "eager_ms_per_step": 1000 * eager / steps}
     for unfold in (False, True) if "cnn" in name else (False,):
         for graphs in (True, False) if device.startswith("cuda") else (False,):

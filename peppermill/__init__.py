@@ -1,6 +1,10 @@
 """Honest probabilities from any trained network, without training it again: Parameter Ensembling by Perturbation."""
 
 from peppermill import metrics
+from peppermill.baselines.deep_ensemble import DeepEnsemble
+from peppermill.baselines.mc_dropout import McDropout
+from peppermill.baselines.single import SingleNetwork
+from peppermill.baselines.swa import WeightAverage
 from peppermill.baselines.temperature import Tempered, fit_temperature
 from peppermill.effects import Effect, Effects, item_effects
 from peppermill.ensemble import PepEnsemble, fit, load
@@ -18,18 +22,22 @@ __all__ = [
     "Bernoulli",
     "Categorical",
     "Comparison",
+    "DeepEnsemble",
     "Effect",
     "Effects",
     "Gaussian",
     "Likelihood",
+    "McDropout",
     "PepEnsemble",
     "PepWarning",
     "Predictions",
     "Predictor",
     "Run",
     "Scores",
+    "SingleNetwork",
     "Sweep",
     "Tempered",
+    "WeightAverage",
     "compare",
     "compare_all",
     "evaluate",

@@ -12,10 +12,10 @@ from torch import Tensor
 
 import peppermill as pm
 from peppermill.likelihood import temper
+from peppermill.paper.machine import precision
 from peppermill.paper.masks import Dropped
 from peppermill.paper.members import Images, Stack, log_probs_of
 from peppermill.paper.stacked import forward
-from peppermill.paper.training import precision
 from peppermill.paper.tuned import (
     Found,
     our_sigma,

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from peppermill.engines.loop import MemberPass
 from peppermill.noise import Noise
+from peppermill.paper.machine import Machine, precision
 from peppermill.paper.stacked import State, apply_layer, count_of
-from peppermill.paper.training import Machine, precision
 
 KEPT_BYTES = {"cuda": 2**35, "cpu": 5 * 2**29}  # of the first perturbed layer
 BATCH = {"cuda": 1000, "cpu": 250}  # images at once

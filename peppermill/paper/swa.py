@@ -23,7 +23,7 @@ KIND = "peppermill swa schedules"
 VERSION = 1
 
 
-def main(settings: Settings, candidates: Sequence[str] = tuple(CANDIDATES)) -> dict[str, Any]:
+def main(settings: Settings, candidates: Sequence[str] = CANDIDATES) -> dict[str, Any]:
     """The scores of every candidate on every row, and the distance of each from the printed column."""
     rows: dict[str, dict[str, Any]] = {}
     for name in settings.rows:

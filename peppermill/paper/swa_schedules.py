@@ -6,12 +6,13 @@ A schedule is the learning rate of each epoch and the epochs whose final weights
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
 from peppermill.paper.stacked import State, forward
+from peppermill.paper.trainer import Schedule
 
 EPOCHS = 15  # what the paper says of every baseline
 REFRESH_BATCH = 500
@@ -19,68 +20,119 @@ REFRESH_BATCH = 500
 
 @dataclass(frozen=True)
 class Swa:
-    """Learning rates of all epochs, and the numbers (from 1) of the epochs that are averaged."""
+    """Learning rates of all epochs, the numbers (from 1) of those that are averaged, and what becomes of batch norm.
+
+    With `refresh` the statistics are computed anew for the averaged weights, as Izmailov et al. do; without, they are
+    averaged like the weights, as an average of all arrays of a Keras network does.
+    """
 
     learning_rates: tuple[float, ...]
     averaged: tuple[int, ...]
+    refresh: bool = True
+    momentum: float | None = None  # of SGD; Adam where there is none
+
+    @property
+    def schedule(self) -> Schedule:
+        return Schedule(self.learning_rates, momentum=self.momentum)
 
     def shortened(self, epochs: int) -> Swa:
         """The same shape in fewer epochs, for tests: `epochs` stands for the baseline's 15."""
         if epochs == EPOCHS:
             return self
         kept = max(1, round(len(self.learning_rates) * epochs / EPOCHS))
-        return Swa(self.learning_rates[:kept], tuple(e for e in self.averaged if e <= kept) or (kept,))
+        averaged = tuple(epoch for epoch in self.averaged if epoch <= kept) or (kept,)
+        return replace(self, learning_rates=self.learning_rates[:kept], averaged=averaged)
 
 
-def plain(rate: float, start: int = 4, epochs: int = EPOCHS) -> Swa:
+def plain(rate: float, start: float = 4, epochs: float = EPOCHS) -> Swa:
     """The baseline's own epochs from `start` on: no other learning rate, no epoch more."""
-    return Swa((rate,) * epochs, tuple(range(start, epochs + 1)))
+    return Swa((rate,) * int(epochs), tuple(range(int(start), int(epochs) + 1)))
 
 
-def constant(rate: float, swa_rate: float, start: int = 10, epochs: int = EPOCHS) -> Swa:
-    """From half of `start` the rate moves in a line to `swa_rate`, which holds from nine tenths of `start` on.
+def fixed(rate: float, swa: float = 1e-3, start: float = 5, epochs: float = EPOCHS) -> Swa:
+    """Another learning rate from the first epoch on; every epoch from `start` on is averaged."""
+    return plain(swa, start, epochs)
 
-    The rule of Izmailov et al. and of the Keras callbacks made after it; every epoch from `start` on is averaged.
+
+def constant(rate: float, swa: float = 1e-3, start: float = 10, epochs: float = EPOCHS) -> Swa:
+    """From half of `start` the rate moves in a line to `swa`, which holds from nine tenths of `start` on.
+
+    The rule of Izmailov et al. and of the Keras callbacks made after it; every epoch after `start` is averaged.
     """
-    rates = []
-    for epoch in range(epochs):
-        moved = min(1.0, max(0.0, (epoch / start - 0.5) / 0.4))
-        rates.append(rate + moved * (swa_rate - rate))
-    return Swa(tuple(rates), tuple(range(start + 1, epochs + 1)))
+    moved = [min(1.0, max(0.0, (epoch / start - 0.5) / 0.4)) for epoch in range(int(epochs))]
+    return Swa(tuple(rate + part * (swa - rate) for part in moved), tuple(range(int(start) + 1, int(epochs) + 1)))
 
 
-def cyclic(rate: float, high: float, low: float, length: int = 3, start: int = 6, epochs: int = EPOCHS) -> Swa:
+def cyclic(
+    rate: float, high: float = 3e-3, low: float = 1e-3, length: float = 3, start: float = 6, epochs: float = EPOCHS
+) -> Swa:
     """After `start` epochs, cycles in which the rate falls from `high` to `low`; the ends of cycles are averaged."""
-    steps = [high + (low - high) * (k % length) / max(1, length - 1) for k in range(epochs - start)]
-    ends = tuple(e for e in range(start + length, epochs + 1, length))
-    return Swa((rate,) * start + tuple(steps), ends)
+    first, size, last = int(start), int(length), int(epochs)
+    steps = [high + (low - high) * (k % size) / max(1, size - 1) for k in range(last - first)]
+    return Swa((rate,) * first + tuple(steps), tuple(range(first + size, last + 1, size)))
 
 
-def longer(rate: float, swa_rate: float, more: int = EPOCHS) -> Swa:
-    """The baseline's 15 epochs, then as many more at `swa_rate`, all of which are averaged."""
-    return Swa((rate,) * EPOCHS + (swa_rate,) * more, tuple(range(EPOCHS + 1, EPOCHS + more + 1)))
+def longer(rate: float, swa: float = 1e-3, more: float = EPOCHS) -> Swa:
+    """The baseline's 15 epochs, then `more` at the rate `swa`, all of which are averaged."""
+    count = int(more)
+    return Swa((rate,) * EPOCHS + (swa,) * count, tuple(range(EPOCHS + 1, EPOCHS + count + 1)))
 
 
-#: Candidates by name, as functions of the row's own learning rate.
-CANDIDATES: dict[str, Callable[[float], Swa]] = {
-    "plain-1": lambda rate: plain(rate, 1),
-    "plain-4": lambda rate: plain(rate, 4),
-    "plain-10": lambda rate: plain(rate, 10),
-    "constant-1e-3": lambda rate: constant(rate, 1e-3),
-    "constant-2.5e-3": lambda rate: constant(rate, 2.5e-3),
-    "constant-1e-2": lambda rate: constant(rate, 1e-2),
-    "cyclic-3e-3": lambda rate: cyclic(rate, 3e-3, 1e-3),
-    "longer-same": lambda rate: longer(rate, rate),
-    "longer-1e-3": lambda rate: longer(rate, 1e-3),
-    "longer-2.5e-3": lambda rate: longer(rate, 2.5e-3),
+def sgd(
+    rate: float,
+    first: float = 0.1,
+    swa: float = 0.01,
+    start: float = 10,
+    epochs: float = EPOCHS,
+    momentum: float = 0.0,
+) -> Swa:
+    """SGD instead of Adam, as in Izmailov et al.: `constant` from the rate `first` to the rate `swa`."""
+    return replace(constant(first, swa, start, epochs), momentum=momentum)
+
+
+#: The kinds of schedule. A new one is one function of the row's own learning rate and one row here.
+KINDS: dict[str, Callable[..., Swa]] = {
+    "plain": plain,
+    "fixed": fixed,
+    "constant": constant,
+    "cyclic": cyclic,
+    "longer": longer,
+    "sgd": sgd,
 }
-DEFAULT = "longer-1e-3"
+
+#: What `peppermill paper swa` compares.
+CANDIDATES = (
+    "plain:start=1",
+    "plain:start=10",
+    "plain:start=1,refresh=0",
+    "plain:start=10,refresh=0",
+    "fixed:swa=1e-3",
+    "fixed:swa=2.5e-3",
+    "constant:swa=1e-3",
+    "constant:swa=2.5e-3",
+    "cyclic:high=3e-3,low=1e-3",
+    "longer:swa=1e-3",
+    "longer:swa=2.5e-3",
+    "sgd:first=0.1,swa=0.01",
+    "sgd:first=0.1,swa=0.05",
+    "sgd:first=0.05,swa=0.01,momentum=0.9",
+)
+DEFAULT = "longer:swa=1e-3"
 
 
-def swa_named(name: str, rate: float) -> Swa:
-    if name not in CANDIDATES:
-        raise ValueError(f"`swa={name!r}` is unknown: choose one of {', '.join(CANDIDATES)}.")
-    return CANDIDATES[name](rate)
+def swa_from(text: str, rate: float) -> Swa:
+    """The schedule that `kind:name=number,...` describes for a row with that learning rate."""
+    kind, _, options = text.partition(":")
+    if kind not in KINDS:
+        raise ValueError(f"`swa={text!r}` is unknown: begin with one of {', '.join(KINDS)}, as in {DEFAULT}.")
+    try:
+        given = {name: float(number) for name, number in (part.split("=") for part in options.split(",") if part)}
+        refresh = bool(given.pop("refresh", 1))
+        return replace(KINDS[kind](rate, **given), refresh=refresh)
+    except (ValueError, TypeError) as error:
+        raise ValueError(
+            f"`swa={text!r}` must give numbers to {kind}'s own names, as in {DEFAULT} ({error})."
+        ) from error
 
 
 @torch.no_grad()

@@ -27,7 +27,7 @@ def main(settings: Settings) -> dict[str, dict[str, Any]]:
     for name, row in rows.items():
         path = settings.out / f"table2-{name}.json"
         known = read_json(path, KIND, VERSION) if path.is_file() else None
-        if known and known["settings"] == settings.identity():
+        if known and (known["settings"], known["row_settings"]) == (settings.identity(), asdict(row)):
             settings.say(f"{row.title}: done, in {path}")
         else:
             known = _run_row(name, row, settings)

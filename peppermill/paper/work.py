@@ -6,18 +6,21 @@ import json
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from peppermill.files import write_atomically
 from peppermill.paper import swa_schedules
+from peppermill.paper.machine import Machine
 from peppermill.paper.members import Directions, Images, Stack, StackedMembers
 from peppermill.paper.rows import EPOCHS, ROWS, SEEDS, Row, RowData
 from peppermill.paper.stacked import State
-from peppermill.paper.training import Machine, Schedule, Trained, train_together
+from peppermill.paper.trainer import Schedule
+from peppermill.paper.training import Trained, train_together
 from peppermill.paper.tuned import Found
 
 
@@ -47,7 +50,34 @@ class Settings:
         kept = {
             k: v for k, v in vars(self).items() if k not in ("rows", "data", "out", "checkpoints", "machine", "say")
         }
-        return json.loads(json.dumps(kept))  # type: ignore[no-any-return]
+        return json.loads(json.dumps(kept | {"precision": self.machine.precision}))  # type: ignore[no-any-return]
+
+    @property
+    def folder(self) -> Path:
+        """Where the stages of this many models are kept."""
+        return self.checkpoints / f"{len(self.seeds)}-models"
+
+
+def kept_stage(
+    settings: Settings, name: str, compute: Callable[[], dict[str, Any]], row: Row | None = None
+) -> dict[str, Any]:
+    """What `compute` gives, computed once for these settings of experiment and row, and kept in a file of its own."""
+    path, identity = settings.folder / f"{name}.json", settings.identity() | {"row": asdict(row) if row else None}
+    if "swa" not in name:  # another schedule is no reason to compute the other columns again
+        del identity["swa"]
+    if path.is_file():
+        kept = json.loads(path.read_text())
+        if kept["settings"] == identity:
+            return kept["content"]  # type: ignore[no-any-return]
+    content = compute()
+    write_atomically(path, json.dumps({"settings": identity, "content": content}))
+    return content
+
+
+def kernel_names(network: nn.Sequential) -> list[str]:
+    """Every kernel by name: convolutions and dense layers, no bias, no batch norm."""
+    kernels = (nn.Conv2d, nn.Linear)
+    return [f"{name}.weight" for name, layer in network.named_children() if isinstance(layer, kernels)]
 
 
 def tiny(settings: Settings, **changes: Any) -> Settings:
@@ -64,7 +94,6 @@ class Work:
 
     def __init__(self, name: str, row: Row, settings: Settings, data: RowData) -> None:
         self.name, self.row, self.settings, self.data = name, row, settings, data
-        self.folder = settings.checkpoints
         self.seconds: dict[str, float] = {}
         self.losses: dict[str, list[list[float]]] = {}
         self._stacks: dict[str, Stack] = {}
@@ -72,24 +101,18 @@ class Work:
 
     def stage(self, name: str, compute: Callable[[Work], dict[str, Any]]) -> dict[str, Any]:
         """The content of one column, computed once for these settings and kept in a file of its own."""
-        path = self.folder / f"{self.name}-{name}.json"
-        identity = self.settings.identity()
-        if not name.startswith("swa"):  # another schedule is no reason to compute the other columns again
-            del identity["swa"]
-        if path.is_file():
-            kept = json.loads(path.read_text())
-            if kept["settings"] == identity:
-                self.seconds |= kept["seconds"]
-                self.losses |= kept["losses"]
-                return kept["column"]  # type: ignore[no-any-return]
+        kept = kept_stage(self.settings, f"{self.name}-{name}", lambda: self._timed(name, compute), self.row)
+        self.seconds |= kept["seconds"]
+        self.losses |= kept["losses"]
+        return kept["column"]  # type: ignore[no-any-return]
+
+    def _timed(self, name: str, compute: Callable[[Work], dict[str, Any]]) -> dict[str, Any]:
         began, before = time.monotonic(), sum(self.seconds.values())
         column = compute(self)
-        inner = sum(self.seconds.values()) - before
-        self.seconds[name] = time.monotonic() - began - inner
-        kept = {"settings": identity, "seconds": self.seconds, "losses": self.losses, "column": column}
-        write_atomically(path, json.dumps(kept))
+        training = sum(self.seconds.values()) - before
+        self.seconds[name] = time.monotonic() - began - training
         self.settings.say(f"{self.row.title}: {_summary(name, column, self.seconds[name])}")
-        return column
+        return {"seconds": self.seconds, "losses": self.losses, "column": column}
 
     def baseline(self) -> Stack:
         """The 25 networks without dropout."""
@@ -103,22 +126,24 @@ class Work:
 
     def averaged(self) -> Stack:
         """The 25 networks of stochastic weight averaging, with batch-norm statistics of their own."""
-        stage = f"training SWA {self.settings.swa}"
+        stage = f"training SWA {self.settings.swa.replace(',refresh=0', '')}"
         if stage not in self._stacks:
-            swa = swa_schedules.swa_named(self.settings.swa, self.row.learning_rate).shortened(self.settings.epochs)
+            swa = swa_schedules.swa_from(self.settings.swa, self.row.learning_rate).shortened(self.settings.epochs)
             self.baseline()  # trained first: where its epochs are the first of this schedule, they are not run again
-            trained = self._train(stage, Schedule(swa.learning_rates), dropout=False, averaged=swa.averaged)
-            network, images = self.row.build(), self.data.train.images
-            state = swa_schedules.refresh_batch_norm(network, trained.average, images, self.settings.machine.unfold)
+            trained = self._train(stage, swa.schedule, dropout=False, averaged=swa.averaged)
+            network, state, images = self.row.build(), trained.average, self.data.train.images
+            if swa.refresh:
+                state = swa_schedules.refresh_batch_norm(network, state, images, self.settings.machine.unfold)
             self._stacks[stage] = self._stack(network, state)
         return self._stacks[stage]
 
+    def paper_layers(self) -> list[str]:
+        """The kernels that the paper perturbs in this row."""
+        return [name for name in kernel_names(self.row.build()) if re.search(self.row.perturbed, name)]
+
     def members(self, split: Images, selection: str, size: int, antithetic: bool = False) -> StackedMembers:
         """PEP members of the baselines: of the paper's layers, or of all kernels."""
-        names = [
-            name for name, _ in self.row.build().named_parameters() if name.endswith("weight") and "norm" not in name
-        ]
-        chosen = [name for name in names if selection == "kernels" or re.search(self.row.perturbed, name)]
+        chosen = kernel_names(self.row.build()) if selection == "kernels" else self.paper_layers()
         return StackedMembers(self.baseline(), split, chosen, size, antithetic)
 
     def searched(self, key: str, search: Callable[[], dict[str, list[Found]]]) -> list[Found]:
@@ -158,7 +183,7 @@ class Work:
         return Stack(network, state, Directions(state, self.settings.seeds), self.settings.machine)
 
     def _weights(self, stage: str) -> Path:
-        return self.folder / f"{self.name}-{stage.replace(' ', '-')}.safetensors"
+        return self.settings.folder / f"{self.name}-{stage.replace(' ', '-')}.safetensors"
 
 
 def _summary(name: str, column: Mapping[str, Any], seconds: float) -> str:

@@ -3,9 +3,10 @@
 A folder that has them already is named by `--data` or `PEPPERMILL_DATA`; it holds `mnist/`, `fashion-mnist/`,
 `cifar10/`, `cifar100/`, each in one of these forms:
 
-- idx: `train-images-idx3-ubyte.gz`, ... as published (also without `.gz`), for the two MNISTs;
-- CIFAR's binary or python version: the published `.tar.gz`, or the folder that it unpacks to;
-- npz: `NAME.npz` with `x_train` [N, 28, 28] or [N, 32, 32, 3], `y_train`, `x_test`, `y_test`;
+- idx: `train-images-idx3-ubyte.gz`, ... as published (also without `.gz`), for the two MNISTs; torchvision's folders
+  `MNIST/raw/` and `FashionMNIST/raw/` are known too;
+- CIFAR's binary or python version: the published `.tar.gz`, or the folder that it unpacks to, also without `cifar10/`;
+- npz: `NAME.npz` with `x_train` [N, 28, 28] or [N, 32, 32, 3], `y_train`, `x_test`, `y_test`, also without `NAME/`;
 - strips: `train_00.webp`, ... and `labels.npz`, lossless pictures of 4 columns of 500 CIFAR images (needs Pillow).
 """
 
@@ -14,6 +15,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -43,6 +45,7 @@ class Known:
     classes: int
     files: tuple[RemoteFile, ...]
     enough: int  # how many of the files are needed
+    folders: tuple[str, ...]  # where they may be, inside the folder of all data sets
     readers: tuple[Callable[[Path], Arrays | None], ...]
 
 
@@ -75,16 +78,13 @@ def cache_folder() -> Path:
 
 
 def _read(name: str, known: Known, folder: Path) -> Arrays | None:
-    """Whatever form the folder has, in `folder/name` or in the folder itself."""
-    for place in (folder / name, folder):
-        for reader in known.readers if place.is_dir() else ():
-            arrays = reader(place)
+    """Whatever form the folder has."""
+    for place in known.folders:
+        for reader in known.readers:
+            arrays = reader(folder / place)
             if arrays is not None:
                 return arrays
-        arrays = image_files.npz(place / f"{name}.npz")
-        if arrays is not None:
-            return arrays
-    return None
+    return image_files.npz(folder / name / f"{name}.npz") or image_files.npz(folder / f"{name}.npz")
 
 
 def _download(name: str, known: Known, folder: Path) -> None:
@@ -149,6 +149,7 @@ DATASETS: dict[str, Known] = {
             "https://storage.googleapis.com/cvdf-datasets/mnist/",
         ),
         4,
+        ("mnist", "MNIST/raw"),
         (image_files.idx,),
     ),
     "fashion-mnist": Known(
@@ -164,6 +165,7 @@ DATASETS: dict[str, Known] = {
             "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
         ),
         4,
+        ("fashion-mnist", "FashionMNIST/raw"),
         (image_files.idx,),
     ),
     "cifar10": Known(
@@ -185,7 +187,8 @@ DATASETS: dict[str, Known] = {
             ),
         ),
         1,
-        (image_files.cifar10_binary, image_files.cifar10_python, image_files.strips),
+        ("cifar10", "."),
+        (image_files.cifar10_binary, image_files.cifar10_python, partial(image_files.strips, name="cifar10")),
     ),
     "cifar100": Known(
         100,
@@ -206,6 +209,7 @@ DATASETS: dict[str, Known] = {
             ),
         ),
         1,
-        (image_files.cifar100_binary, image_files.cifar100_python, image_files.strips),
+        ("cifar100", "."),
+        (image_files.cifar100_binary, image_files.cifar100_python, partial(image_files.strips, name="cifar100")),
     ),
 }

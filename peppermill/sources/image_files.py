@@ -77,8 +77,13 @@ def npz(path: Path) -> Arrays | None:
         raise ValueError(f"{path} must hold the arrays x_train, y_train, x_test and y_test ({error}).") from error
 
 
-def strips(folder: Path) -> Arrays | None:
-    """Lossless pictures with the CIFAR images one below the other in four columns, and `labels.npz`."""
+def strips(folder: Path, name: str) -> Arrays | None:
+    """Lossless pictures with the CIFAR images one below the other in four columns, and `labels.npz`.
+
+    Nothing in these files tells one data set from another, so the folder must have its name.
+    """
+    if folder.name != name:
+        return None
     labels, train, test = folder / "labels.npz", sorted(folder.glob("train_*.webp")), sorted(folder.glob("test_*.webp"))
     if not (labels.is_file() and train and test):
         return None
@@ -100,9 +105,8 @@ def _idx(path: Path) -> np.ndarray:
 
 def _archive(folder: Path, archive: str, unpacked: str) -> Callable[[str], bytes] | None:
     """A function that reads a file by name: of the unpacked folder where it is there, else of the archive."""
-    for place in (folder / unpacked, folder if folder.name == unpacked else None):
-        if place is not None and place.is_dir():
-            return lambda name: (place / name).read_bytes()
+    if (folder / unpacked).is_dir():
+        return lambda name: (folder / unpacked / name).read_bytes()
     if not (folder / archive).is_file():
         return None
     return _archive_contents(folder / archive).__getitem__

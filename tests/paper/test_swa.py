@@ -11,16 +11,16 @@ from peppermill.paper import swa
 from peppermill.paper.networks import mnist_mlp
 from peppermill.paper.printed import printed
 from peppermill.paper.stacked import stack, unstack
-from peppermill.paper.swa_schedules import constant, cyclic, longer, plain, refresh_batch_norm, swa_named
+from peppermill.paper.swa_schedules import Swa, constant, cyclic, longer, plain, refresh_batch_norm, swa_from
 from peppermill.paper.work import Settings, tiny
 
 
 def test_every_candidate_is_scored_and_the_nearest_is_named(data_folder: Path, tmp_path: Path) -> None:
     base = Settings(data=data_folder, out=tmp_path, checkpoints=tmp_path / "work", say=lambda text: None)
-    found = swa.main(tiny(base, rows=("mnist-mlp",)), ("plain-1", "longer-1e-3"))
+    found = swa.main(tiny(base, rows=("mnist-mlp",)), ("plain:start=1", "plain:start=1,refresh=0", "sgd:momentum=0.9"))
     distances = {name: one["distance"] for name, one in found["rows"]["mnist-mlp"].items()}
     assert found["nearest"]["mnist-mlp"] == min(distances, key=distances.get)  # type: ignore[arg-type]
-    assert len(set(distances.values())) == 2
+    assert len(set(distances.values())) == 3
 
 
 def test_the_printed_column_is_at_distance_zero_of_itself() -> None:
@@ -44,8 +44,15 @@ def test_the_schedules_move_the_rate_where_they_say() -> None:
 
 
 def test_an_unknown_schedule_is_refused_by_name() -> None:
-    with pytest.raises(ValueError, match="`swa='often'` is unknown: choose one of plain-1"):
-        swa_named("often", 1e-3)
+    with pytest.raises(ValueError, match="`swa='often'` is unknown: begin with one of plain, fixed"):
+        swa_from("often", 1e-3)
+    with pytest.raises(ValueError, match="`swa='plain:begin=3'` must give numbers to plain's own names"):
+        swa_from("plain:begin=3", 1e-3)
+
+
+def test_a_schedule_is_read_from_its_description() -> None:
+    assert swa_from("longer:swa=2e-3,more=3", 1e-3) == longer(1e-3, 2e-3, 3)
+    assert swa_from("plain:start=2,refresh=0", 1e-3) == Swa((1e-3,) * 15, tuple(range(2, 16)), refresh=False)
 
 
 def test_refreshed_statistics_are_those_of_the_whole_training_set() -> None:

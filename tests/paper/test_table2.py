@@ -3,25 +3,135 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
-from peppermill.paper import table2
+import peppermill as pm
+from peppermill.cli.app import app
+from peppermill.paper import columns, table2, training
 from peppermill.paper.columns import METHODS, SCORES
-from peppermill.paper.work import Settings, tiny
+from peppermill.paper.rows import row_data, row_named
+from peppermill.paper.stacked import unstack
+from peppermill.paper.work import Settings, Work, tiny
 
 
-def settings(folder: Path, out: Path, **changes: object) -> Settings:
+def settings(folder: Path, out: Path, **changes: Any) -> Settings:
     base = Settings(data=folder, out=out / "results", checkpoints=out / "work", say=lambda text: None)
     return tiny(base, **changes)
 
 
-@pytest.mark.parametrize("row", ["mnist-mlp", "fashion-mnist", "cifar100"])
-def test_a_row_has_every_column_with_every_score_of_every_model(data_folder: Path, tmp_path: Path, row: str) -> None:
-    table2.main(settings(data_folder, tmp_path, rows=(row,)))
+@pytest.mark.parametrize(
+    ("row", "changes"),
+    [
+        ("mnist-mlp", {}),
+        ("fashion-mnist", {"validation": 20, "epochs": 1, "size": 2, "our_tuning_size": 2, "dropout_passes": 1}),
+        ("cifar100", {"epochs": 1, "size": 2, "our_tuning_size": 2}),
+    ],
+)
+def test_a_row_has_every_column_with_every_score_of_every_model(
+    data_folder: Path, tmp_path: Path, row: str, changes: dict[str, Any]
+) -> None:
+    table2.main(settings(data_folder, tmp_path, rows=(row,), **changes))
     found = json.loads((tmp_path / "results" / f"table2-{row}.json").read_text())
     assert set(found["columns"]) == set(METHODS)
     for name, column in found["columns"].items():
         count = 5 if name == "deep_ensembles" else 3
         assert {score: len(values) for score, values in column["scores"].items()} == dict.fromkeys(SCORES, count)
+    assert set(found["provenance"]) >= {"versions", "hardware", "time"}
+    assert {"training", "training with dropout", "baseline", "pep"} <= set(found["seconds"])
+
+
+def test_the_columns_are_what_the_library_says_of_the_same_networks(data_folder: Path, tmp_path: Path) -> None:
+    """Baseline, temperature, deep ensemble and MC dropout from the public functions, network by network."""
+    asked = settings(data_folder, tmp_path, rows=("mnist-mlp",), ensemble_size=3, ensemble_draws=1)
+    found = table2.main(asked)["mnist-mlp"]["columns"]
+    row = row_named("mnist-mlp")
+    data = row_data(row, data_folder, "cpu", asked.validation)
+    state = Work("mnist-mlp", row, asked, data).baseline().state
+    models = [unstack(row.build(), state, index) for index in range(3)]
+    validation, test = (data.validation.images, data.validation.labels), (data.test.images, data.test.labels)
+    for index, model in enumerate(models):
+        scores = pm.evaluate(model, test)
+        warm = pm.evaluate(pm.fit_temperature(model, validation), test)
+        for score in SCORES:
+            assert found["baseline"]["scores"][score][index] == pytest.approx(getattr(scores, score).value, rel=1e-4)
+            assert found["temperature"]["scores"][score][index] == pytest.approx(getattr(warm, score).value, rel=1e-3)
+    ensemble = pm.evaluate(pm.DeepEnsemble(models), test)
+    assert found["deep_ensembles"]["scores"]["nll"][0] == pytest.approx(ensemble.nll.value, rel=1e-5)
+
+
+def test_mc_dropout_of_the_stack_agrees_with_mc_dropout_of_a_network(data_folder: Path, tmp_path: Path) -> None:
+    """Other masks, the same law: with 400 passes each the NLL agrees to what so many passes leave open."""
+    asked = settings(data_folder, tmp_path, rows=("mnist-mlp",), dropout_passes=400)
+    row = row_named("mnist-mlp")
+    data = row_data(row, data_folder, "cpu", asked.validation)
+    work = Work("mnist-mlp", row, asked, data)
+    together = columns.mc_dropout(work)["scores"]["nll"]
+    alone = unstack(row.build(dropout=True), work.with_dropout().state, 1)
+    expected = pm.evaluate(pm.McDropout(alone, 400), (data.test.images, data.test.labels)).nll.value
+    assert together[1] == pytest.approx(expected, abs=0.02)
+    assert abs(together[0] - together[1]) > 0.02  # which would not pass for another network
+
+
+@pytest.mark.parametrize(
+    "kill", ["training: epoch  2", "baseline", "training with dropout: epoch  2", "swa", "pep_kernels"]
+)
+def test_a_run_killed_at_any_moment_ends_with_the_same_table(
+    data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kill: str, whole: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(training, "PATIENCE", 0.0)
+
+    def say(text: str) -> None:
+        if kill in text:
+            raise KeyboardInterrupt
+
+    asked = settings(data_folder, tmp_path, rows=("mnist-mlp",))
+    with pytest.raises(KeyboardInterrupt):
+        table2.main(replace(asked, say=say))
+    assert not (tmp_path / "results").exists()
+    said: list[str] = []
+    found = table2.main(replace(asked, say=said.append))["mnist-mlp"]
+    assert found["columns"] == whole["columns"]
+    assert found["training"] == whole["training"]
+    again = table2.main(replace(asked, say=said.append))["mnist-mlp"]
+    assert again["columns"] == whole["columns"]
+    assert said[-1].startswith("MNIST (MLP): done, in")
+
+
+@pytest.fixture(scope="module")
+def whole(data_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The same row, never killed."""
+    return table2.main(settings(data_folder, tmp_path_factory.mktemp("whole"), rows=("mnist-mlp",)))["mnist-mlp"]
+
+
+def test_another_schedule_of_swa_changes_only_its_column(
+    data_folder: Path, tmp_path: Path, whole: dict[str, Any]
+) -> None:
+    asked = settings(data_folder, tmp_path, rows=("mnist-mlp",))
+    table2.main(asked)
+    said: list[str] = []
+    other = table2.main(replace(asked, swa="plain:start=1", say=said.append))["mnist-mlp"]
+    assert [line for line in said if "NLL" in line and ": swa:" not in line] == []
+    different = [name for name in METHODS if other["columns"][name] != whole["columns"][name]]
+    assert different == ["swa"]
+
+
+def test_unknown_rows_and_short_data_are_refused(data_folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="there is no row 'svhn' in Table 2: choose from mnist-mlp"):
+        table2.main(settings(data_folder, tmp_path, rows=("svhn",)))
+    with pytest.raises(ValueError, match="`validation=500` leaves nothing of the 240 training images of mnist"):
+        table2.main(settings(data_folder, tmp_path, rows=("mnist-mlp",), validation=500))
+
+
+def test_the_command_line_runs_a_row(data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    arguments = ["paper", "table2", "--rows", "mnist-mlp", "--tiny", "--data", str(data_folder)]
+    found = CliRunner().invoke(app, arguments)
+    assert found.exit_code == 0, found.output
+    assert (tmp_path / "results" / "paper" / "table2-mnist-mlp.json").is_file()
+    refused = CliRunner().invoke(app, ["paper", "table2", "--models", "0"])
+    assert refused.exit_code == 2

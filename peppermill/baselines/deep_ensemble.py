@@ -1,0 +1,48 @@
+"""Deep ensembles (Lakshminarayanan et al., 2017): the average probability of networks trained from different seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from peppermill.data import output_tensor
+from peppermill.predictions import likelihood_of
+from peppermill.types import Likelihood
+
+
+class DeepEnsemble(nn.Module):
+    """Several trained networks as one predictor; the networks are held, not copied, and never changed.
+
+    It gives the logarithm of the averaged probability in the networks' own layout: valid logits.
+    """
+
+    def __init__(self, models: Sequence[nn.Module], *, likelihood: str | Likelihood | None = None) -> None:
+        super().__init__()
+        if not models:
+            raise ValueError("`models` is empty: a deep ensemble needs at least one trained network.")
+        training = [type(model).__name__ for model in models if model.training]
+        if training:
+            raise ValueError(
+                f"{len(training)} of `models` are in training mode ({training[0]}): call `model.eval()` first."
+            )
+        self.models = nn.ModuleList(models)
+        self.likelihood = likelihood_of(models[0], likelihood)
+        self.training = self.models.training = False
+
+    @property
+    def size(self) -> int:
+        return len(self.models)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        """ln of the averaged probability."""
+        total = None
+        for model in self.models:
+            predictions = self.likelihood.predict(output_tensor(model(*args, **kwargs)))
+            total = self.likelihood.accumulate(total, predictions)
+        assert total is not None
+        return self.likelihood.outputs(self.likelihood.average(total, self.size))
+
+    def extra_repr(self) -> str:
+        return f"size={self.size}"

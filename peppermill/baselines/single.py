@@ -1,0 +1,28 @@
+"""The network as it is, as a predictor: what every other method is compared with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from peppermill.data import output_tensor
+from peppermill.predictions import likelihood_of
+from peppermill.types import Likelihood
+
+
+class SingleNetwork(nn.Module):
+    """p(y; x, theta*) of eq. 1, as normalised log-probabilities in the network's own layout.
+
+    The network is held, not copied, and never changed.
+    """
+
+    def __init__(self, model: nn.Module, *, likelihood: str | Likelihood | None = None) -> None:
+        super().__init__()
+        self.model = model
+        self.likelihood = likelihood_of(model, likelihood)
+        self.training = model.training
+
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        predictions = self.likelihood.predict(output_tensor(self.model(*args, **kwargs)))
+        return self.likelihood.outputs(predictions)

@@ -1,0 +1,239 @@
+"""docs/paper.md: every number of `results/paper/*.json` beside the printed one, with figures; nothing is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from peppermill.files import read_json, write_atomically
+from peppermill.paper import drawings, figure1, figure2, figure3, noise_laws, ood, swa, table2, tables, texts
+from peppermill.paper.explanations import EXPLANATIONS
+from peppermill.paper.printed import COLUMNS, inside_as_printed, printed
+from peppermill.paper.rows import ROWS
+from peppermill.report.plots import save_figure
+from peppermill.sources.datasets import images
+
+NAMES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")  # of CIFAR-10
+WITHOUT_SWA = tuple(column for column in COLUMNS if column != "swa")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Where the results are, and where the page and its figures go."""
+
+    results: Path = Path("results/paper")
+    page: Path = Path("docs/paper.md")
+    data: Path | None = None  # with the data at hand, Figure 2 shows the images themselves
+    pictures: bool = True
+    say: Callable[[str], None] = print
+
+    @property
+    def figures(self) -> Path:
+        return self.page.parent / "figures"
+
+
+def main(settings: Settings) -> str:
+    """Write the page; sections whose results are absent say which command makes them."""
+    sections = [
+        texts.OPENING,
+        _section("Table 2", _table2(settings), "peppermill paper table2 --models 25 --device cuda"),
+        _section("SWA", _swa(settings), "peppermill paper swa --device cuda"),
+        _section("Figure 1", _figure1(settings), "peppermill paper figure1 --device cuda"),
+        _section("Figure 2", _figure2(settings), "peppermill paper figure2 --device cuda"),
+        _section("Figure 3", _figure3(settings), "peppermill paper figure3 --device cuda"),
+        _section("Other noise", _noise(settings), "peppermill paper noise --device cuda"),
+        _section("Out of distribution", _ood(settings), "peppermill paper ood --device cuda"),
+        texts.SETTINGS,
+    ]
+    page = "\n\n".join(sections) + "\n"
+    write_atomically(settings.page, page)
+    settings.say(f"wrote {settings.page}")
+    return page
+
+
+def _section(title: str, body: list[str] | None, command: str) -> str:
+    absent = [f"No results yet: `{command}`."]
+    return "\n".join([f"## {title}", "", *(absent if body is None else [f"Made by `{command}`.", "", *body])])
+
+
+def _table2(settings: Settings) -> list[str] | None:
+    found = {name: _read(settings, f"table2-{name}", table2) for name in ROWS}
+    rows = {name: row for name, row in found.items() if row is not None}
+    if not rows:
+        return None
+    lines = [_counted(rows), ""]
+    for score, title in tables.SCORES.items():
+        lines += [f"### {title}", "", *tables.paper_table(rows, score), ""]
+    lines += ["### Cells that differ", "", *_outside(rows), ""]
+    lines += ["### The order that the paper reports", "", *tables.orderings(rows), ""]
+    lines += ["### Our columns", "", texts.OURS, ""]
+    for score, title in tables.SCORES.items():
+        lines += [f"{title}:", "", *tables.our_table(rows, score), ""]
+    lines += ["### The joint method, paired over models", "", texts.JOINT, "", *tables.joint_differences(rows), ""]
+    lines += ["### What was fitted", "", *tables.fitted(rows), "", *_times(rows)]
+    return lines
+
+
+def _counted(rows: tables.Rows) -> str:
+    outside, every, rounded = tables.agreement(rows, WITHOUT_SWA)
+    swa_outside, swa_every, _ = tables.agreement(rows, ("swa",))
+    inside = every - len(outside)
+    return (
+        f"**{inside} of {every} cells** ({100 * inside / every:.0f} %) lie within the printed plus-minus or 3 % of the "
+        f"printed value, whichever is larger; {every - rounded} do once they are rounded as printed. Of SWA, whose "
+        f"settings are unpublished, {swa_every - len(swa_outside)} of {swa_every}. {texts.CELLS}"
+    )
+
+
+def _outside(rows: tables.Rows) -> list[str]:
+    outside, _, _ = tables.agreement(rows, COLUMNS)
+    if not outside:
+        return ["None."]
+    lines = ["| score | row | column | ours | printed | why |", "|---|---|---|---|---|---|"]
+    for score, row, column in outside:
+        ours, theirs = tables.cell(rows[row], column, score)[0], printed(score, row, column)
+        equal = "equal once rounded as printed" if inside_as_printed(ours, theirs) else ""
+        why = EXPLANATIONS.get((score, row, column)) or equal or ("see SWA below" if column == "swa" else "")
+        names = f"{tables.SCORES[score]} | {rows[row]['title']} | {tables.TITLES[column]}"
+        lines.append(f"| {names} | {ours:.4f} | {theirs[0]:.3f} ± {theirs[1]:.2f} | {why} |")
+    return lines
+
+
+def _times(rows: tables.Rows) -> list[str]:
+    lines = [
+        "### Time",
+        "",
+        "| Experiment | training | with dropout | SWA | methods | all |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in rows.values():
+        seconds = row["seconds"]
+        trained = [seconds.get(stage, 0.0) for stage in ("training", "training with dropout")]
+        averaged = sum(value for stage, value in seconds.items() if stage.startswith("training SWA"))
+        rest = sum(value for stage, value in seconds.items() if not stage.startswith("training"))
+        parts = [*trained, averaged, rest, sum(trained) + averaged + rest]
+        lines.append(f"| {row['title']} | " + " | ".join(f"{part:.0f} s" for part in parts) + " |")
+    total = sum(sum(row["seconds"].values()) for row in rows.values())
+    return [*lines, "", f"All rows: {total / 60:.1f} minutes. {_where(next(iter(rows.values())))}"]
+
+
+def _swa(settings: Settings) -> list[str] | None:
+    found = _read(settings, "swa", swa)
+    if found is None:
+        return None
+    lines = [
+        texts.SWA,
+        "",
+        "| Experiment | schedule | NLL | Brier | ECE % | Error % | distance |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row, candidates in found["rows"].items():
+        target = " | ".join(f"{printed(score, row, 'swa')[0]:.3f}" for score in tables.SCORES)
+        lines.append(f"| {ROWS[row].title} | *printed* | {target} | |")
+        for name, one in sorted(candidates.items(), key=lambda pair: float(pair[1]["distance"])):
+            means = [np.mean(one["scores"][score]) * (100 if score in tables.PERCENT else 1) for score in tables.SCORES]
+            numbers = " | ".join(f"{mean:.3f}" for mean in means)
+            lines.append(f"| {ROWS[row].title} | {name} | {numbers} | {one['distance']:.3f} |")
+    nearest = ", ".join(f"{ROWS[row].title if row in ROWS else row}: {name}" for row, name in found["nearest"].items())
+    return [*lines, "", f"Nearest: {nearest}. {len(found['settings']['seeds'])} models each. {_where(found)}"]
+
+
+def _figure1(settings: Settings) -> list[str] | None:
+    found = _read(settings, "figure1", figure1)
+    if found is None:
+        return None
+    best = max(found["sweep"]["points"], key=lambda point: float(point["log_likelihood"]))
+    network = ROWS[found["curve"]["network"]].title if found["curve"]["network"] in ROWS else "the embedded network"
+    said = (
+        f"{network}, {found['curve']['size']} members, {found['sweep']['items']:,} validation images. The ensemble's "
+        f"log-likelihood is largest at σ = {best['sigma']:.4g}. {_where(found)}"
+    )
+    return [*_picture(settings, "figure1", lambda: drawings.figure1(found)), said]
+
+
+def _figure2(settings: Settings) -> list[str] | None:
+    found = _read(settings, "figure2", figure2)
+    if found is None:
+        return None
+    count = found["mistakes"]
+    row = ROWS[found["pictures"]["row"]]
+    pixels = images(row.data, settings.data).test[0].numpy().transpose(0, 2, 3, 1) if settings.data else None
+    names = list(NAMES) if row.data == "cifar10" else [str(number) for number in range(100)]
+    said = (
+        f"{row.title}, PEP with {found['pictures']['size']} members at σ = {found['sigma']:.4g}. It corrects "
+        f"{count['corrected']} mistakes of the network and makes {count['made']} of its own. Below: those corrected "
+        "mistakes for which the probability of the true class rises most, with the members' probabilities of the true "
+        f"class (grey), the network's (orange) and the ensemble's (blue). {_where(found)}"
+    )
+    return [
+        *_picture(settings, "figure2-reliability", lambda: drawings.figure2_reliability(found)),
+        said,
+        "",
+        *_picture(settings, "figure2-corrected", lambda: drawings.figure2_corrected(found, pixels, names)),
+    ]
+
+
+def _figure3(settings: Settings) -> list[str] | None:
+    found = _read(settings, "figure3", figure3)
+    if found is None:
+        return None
+    lines = [*_picture(settings, "figure3", lambda: drawings.figure3(found)), texts.FIGURE3, ""]
+    lines += ["| Experiment | points | overfitting and PEP effect | overfitting and σ* |", "|---|---|---|---|"]
+    for one in found["experiments"].values():
+        pairs = [one["correlations"][name] for name in ("overfitting and effect", "overfitting and sigma")]
+        numbers = " | ".join(f"{p['value']:.3f} [{p['lower']:.3f}, {p['upper']:.3f}]" for p in pairs)
+        lines.append(f"| {one['title']} | {len(one['points'])} | {numbers} |")
+    return [*lines, "", _where(found)]
+
+
+def _noise(settings: Settings) -> list[str] | None:
+    found = _read(settings, "noise", noise_laws)
+    if found is None:
+        return None
+    lines = ["| law | NLL | σ* |", "|---|---|---|"]
+    for law, one in found["laws"].items():
+        lines.append(f"| {law} | {np.mean(one['nll']):.5f} ± {np.std(one['nll']):.5f} | {np.mean(one['sigma']):.4f} |")
+    difference, over = found["difference"], found["over_items"]
+    said = (
+        f"Uniform less Gaussian, paired over {difference['models']} models: {difference['mean']:+.5f} "
+        f"[{difference['lower']:+.5f}, {difference['upper']:+.5f}], p = {found['p_value']:.2g}; paired over test items "
+        f"(their mean over models): {over['mean']:+.5f}, p = {over['p_value']:.2g}. The paper: similar performance."
+    )
+    return [*lines, "", said, "", _where(found)]
+
+
+def _ood(settings: Settings) -> list[str] | None:
+    found = _read(settings, "ood", ood)
+    if found is None:
+        return None
+    lines = [
+        "| method | KL | printed | AUROC | FPR95 % | NLL, known | error %, known |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name, one in found["methods"].items():
+        theirs = found["printed"].get(name, "")
+        numbers = f"{one['auroc']:.4f} | {100 * one['fpr95']:.2f} | {one['nll']:.4f} | {100 * one['error']:.2f}"
+        lines.append(f"| {name} | {one['kl']:.3f} | {theirs} | {numbers} |")
+    return [*lines, "", f"{texts.OOD} In words: {found['definition']} {_where(found)}"]
+
+
+def _picture(settings: Settings, name: str, draw: Callable[[], Any]) -> list[str]:
+    if settings.pictures:
+        save_figure(draw(), settings.figures / f"paper-{name}.svg")
+    return [f"![{name}](figures/paper-{name}.svg)", ""]
+
+
+def _read(settings: Settings, name: str, module: Any) -> Mapping[str, Any] | None:
+    path = settings.results / f"{name}.json"
+    return read_json(path, module.KIND, module.VERSION) if path.is_file() else None
+
+
+def _where(content: Mapping[str, Any]) -> str:
+    """Hardware, versions and date of a result."""
+    made = content["provenance"]
+    place = made["hardware"].get("gpu") or f"{made['hardware']['processor']}, {made['hardware']['cores']} cores"
+    return f"({place}; torch {made['versions']['torch']}; {made['time'][:10]}.)"

@@ -1,0 +1,159 @@
+"""Figure 3: the more a network overfits, the larger the PEP effect and sigma*.
+
+Five networks are trained for each of CIFAR-10, MNIST (MLP) and MNIST (CNN), and all are kept after each of the 15
+epochs. Overfitting is the test NLL less the training loss of that epoch; the PEP effect is the test NLL of the network
+less that of its ensemble. The authors dropped points with negative overfitting or sigma* <= 0.001; here all are kept.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from scipy import stats
+
+import peppermill as pm
+from peppermill.files import write_atomically
+from peppermill.paper.columns import log_probs_on
+from peppermill.paper.members import Directions, Images, Stack, StackedMembers
+from peppermill.paper.rows import Row, RowData, row_data, row_named
+from peppermill.paper.stacked import State
+from peppermill.paper.trainer import Schedule
+from peppermill.paper.training import train_together
+from peppermill.paper.tuned import our_sigma, tune_together
+from peppermill.paper.work import Settings, kept_stage, kernel_names
+from peppermill.results import provenance
+
+KIND = "peppermill figure 3"
+VERSION = 1
+EXPERIMENTS = ("cifar10", "mnist-mlp", "mnist-cnn")  # panels b, c, d
+MODELS = 5  # the authors' scripts
+RESAMPLES = 2000
+
+
+@dataclass(frozen=True)
+class Point:
+    """One network after one epoch."""
+
+    seed: int
+    epoch: int
+    training_nll: float
+    test_nll: float
+    pep_nll: float
+    sigma: float
+
+    @property
+    def overfitting(self) -> float:
+        return self.test_nll - self.training_nll
+
+    @property
+    def effect(self) -> float:
+        """The PEP effect: baseline NLL - PEP NLL."""
+        return self.test_nll - self.pep_nll
+
+
+@dataclass(frozen=True)
+class Correlation:
+    """Spearman's rank correlation, with the central 95 % of resampled points."""
+
+    value: float
+    lower: float
+    upper: float
+    points: int
+
+
+def main(settings: Settings) -> dict[str, Any]:
+    """Every experiment's points and correlations, into figure3.json."""
+    experiments = {}
+    for name in settings.rows:
+        found = kept_stage(settings, f"figure3-{name}", lambda name=name: _experiment(name, settings), row_named(name))  # type: ignore[misc]
+        points = [Point(**one) for one in found["points"]]
+        experiments[name] = found | {"correlations": correlations(points)}
+        first = experiments[name]["correlations"]["overfitting and effect"]
+        said = f"{first['value']:.3f} [{first['lower']:.3f}, {first['upper']:.3f}]"
+        settings.say(f"Figure 3, {found['title']}: Spearman {said} of overfitting and PEP effect, {len(points)} points")
+    content = {
+        "format": KIND,
+        "version": VERSION,
+        "experiments": experiments,
+        "settings": settings.identity(),
+        "provenance": provenance(settings.seeds[0]),
+    }
+    write_atomically(settings.out / "figure3.json", json.dumps(content, indent=1, allow_nan=False) + "\n")
+    return content
+
+
+def correlations(points: Sequence[Point]) -> dict[str, dict[str, float]]:
+    """Of overfitting with the PEP effect and with sigma*, over all points."""
+    overfitting = [point.overfitting for point in points]
+    return {
+        "overfitting and effect": asdict(spearman(overfitting, [point.effect for point in points])),
+        "overfitting and sigma": asdict(spearman(overfitting, [point.sigma for point in points])),
+    }
+
+
+def spearman(first: Sequence[float], second: Sequence[float], seed: int = 0) -> Correlation:
+    """Spearman's correlation with a percentile bootstrap over points."""
+    pairs = np.stack([first, second])
+    drawn = np.random.default_rng(seed).integers(pairs.shape[1], size=(RESAMPLES, pairs.shape[1]))
+    ranks = stats.rankdata(pairs[:, drawn], axis=2)  # [2, resamples, points]
+    centered = ranks - ranks.mean(axis=2, keepdims=True)
+    products = (centered[0] * centered[1]).sum(1)
+    norms = np.sqrt((centered**2).sum(2).prod(0))
+    resampled = np.divide(products, norms, out=np.zeros_like(products), where=norms > 0)
+    lower, upper = np.quantile(resampled, [0.025, 0.975])
+    return Correlation(float(stats.spearmanr(*pairs).statistic), float(lower), float(upper), pairs.shape[1])
+
+
+def _experiment(name: str, settings: Settings) -> dict[str, Any]:
+    row = row_named(name)
+    data = row_data(row, settings.data, settings.machine.device, settings.validation)
+    kept: list[State] = []
+
+    def watch(epoch: int, state: State) -> None:
+        kept.append({key: value.detach().clone() for key, value in state.items()})
+
+    trained = train_together(
+        row.build(),
+        data.train.images,
+        data.train.labels,
+        settings.seeds,
+        Schedule((row.learning_rate,) * settings.epochs),
+        settings.machine,
+        watch=watch,
+        say=lambda text: settings.say(f"Figure 3, {row.title}: {text}"),
+    )
+    epochs = [_after_epoch(k + 1, state, row, data, settings) for k, state in enumerate(kept)]
+    points = [
+        asdict(Point(seed, k + 1, float(trained.losses[k, s]), *found[s]))
+        for k, found in enumerate(epochs)
+        for s, seed in enumerate(settings.seeds)
+    ]
+    return {"title": row.title, "points": points}
+
+
+def _after_epoch(
+    epoch: int, state: State, row: Row, data: RowData, settings: Settings
+) -> list[tuple[float, float, float]]:
+    """Test NLL, PEP's test NLL and sigma* of every network after one epoch; every kernel is perturbed."""
+    stack = Stack(row.build(), state, Directions(state, settings.seeds), settings.machine)
+    names = kernel_names(stack.network)
+    validation = StackedMembers(stack, data.validation, names, settings.our_tuning_size, antithetic=False)
+    found = tune_together(validation, our_sigma)[0]
+    test = StackedMembers(stack, data.test, names, settings.size, antithetic=False)
+    passes = test.run({index: one.sigma for index, one in enumerate(found)})
+    pep = [_nll(passes[index].averaged, data.test) for index in range(len(found))]
+    alone = [_nll(one, data.test) for one in log_probs_on(stack, data.test)]
+    settings.say(
+        f"Figure 3, {row.title}: after epoch {epoch} NLL {np.mean(alone):.4f}, PEP {np.mean(pep):.4f}, sigma "
+        f"{np.mean([one.sigma for one in found]):.4g}"
+    )
+    return [(a, p, one.sigma) for a, p, one in zip(alone, pep, found, strict=True)]
+
+
+def _nll(log_probs: torch.Tensor, data: Images) -> float:
+    return pm.metrics.nll(log_probs, data.labels)

@@ -1,0 +1,193 @@
+"""S networks, their optimizer and their step: on a GPU one CUDA graph for each size of batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Generator, Tensor, nn
+from torch.nn import functional as F
+
+from peppermill.paper.machine import Machine
+from peppermill.paper.masks import Dropped, mixed
+from peppermill.paper.stacked import State, forward, stack
+
+BATCH = 128  # the authors' scripts
+ADAM_EPSILON = 1e-7  # Keras' default (the authors' scripts)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The learning rate of each epoch, the size of a batch, and Adam, or SGD where it has a momentum."""
+
+    learning_rates: tuple[float, ...]
+    batch_size: int = BATCH
+    momentum: float | None = None
+
+    @property
+    def epochs(self) -> int:
+        return len(self.learning_rates)
+
+
+class Trainer:
+    """S networks, their Adam and their step."""
+
+    def __init__(
+        self,
+        network: nn.Sequential,
+        images: Tensor,
+        labels: Tensor,
+        seeds: Sequence[int],
+        schedule: Schedule,
+        machine: Machine,
+    ) -> None:
+        self.network, self.seeds, self.schedule, self.machine = network, seeds, schedule, machine
+        self.images, self.labels = images.to(machine.device), labels.to(machine.device)
+        self.state = stack(network, seeds, machine.device)
+        names = [name for name, _ in network.named_parameters()]
+        self.params = {name: self.state[name].requires_grad_() for name in names}
+        on_gpu = torch.device(machine.device).type == "cuda"
+        self.graphs = machine.graphs and on_gpu
+        self.rate = torch.tensor(schedule.learning_rates[0], device=machine.device)  # a graph reads it at every step
+        self.optimizer = self._optimizer(list(self.params.values()))
+        self.dropped = Dropped(seeds, machine.device) if _has_dropout(network) else None
+        self.steps: dict[int, _Step] = {}
+        self._prepare()
+        self.begin(stack(network, seeds, machine.device))
+
+    def begin(self, state: State) -> None:
+        """Put the networks at this state, and Adam at its beginning."""
+        with torch.no_grad():
+            for name, value in self.state.items():
+                value.copy_(state[name])
+            for moments in self.optimizer.state.values():
+                for value in moments.values():
+                    value.zero_()
+
+    def load(self, found: tuple[dict[str, Tensor], dict[str, Any]]) -> tuple[int, Tensor]:
+        """Continue a checkpoint: the number of epochs done and their losses."""
+        tensors, more = found
+        self.begin({name: tensors[f"state.{name}"] for name in self.state})
+        with torch.no_grad():
+            for name, parameter in self.params.items():
+                for part, value in self.optimizer.state[parameter].items():
+                    value.copy_(tensors[f"adam.{part}.{name}"])
+        return int(more["epoch"]), tensors["losses"].cpu()
+
+    def tensors(self, losses: Tensor, mean: State) -> dict[str, Tensor]:
+        """Everything that a checkpoint needs."""
+        adam = {
+            f"adam.{part}.{name}": value
+            for name, parameter in self.params.items()
+            for part, value in self.optimizer.state[parameter].items()
+        }
+        kept = {f"state.{name}": value for name, value in self.state.items()} | adam
+        return kept | {f"mean.{name}": value for name, value in mean.items()} | {"losses": losses}
+
+    def epoch(self, epoch: int) -> Tensor:
+        """Every item once, in each seed's own order; the mean loss, [S]."""
+        orders = [
+            torch.randperm(len(self.labels), generator=Generator().manual_seed(mixed(seed, epoch, 1)))
+            for seed in self.seeds
+        ]
+        order = torch.stack(orders, dim=1).to(self.machine.device)
+        self.rate.fill_(self.schedule.learning_rates[epoch])
+        if self.dropped:
+            self.dropped.restart(epoch)
+        total = torch.zeros(len(self.seeds), dtype=torch.float64, device=self.machine.device)
+        for chosen in torch.split(order, self.schedule.batch_size):
+            total += self.run(chosen)
+        return (total / len(self.labels)).float().cpu()
+
+    def run(self, chosen: Tensor) -> Tensor:
+        """One step on items [batch, S], with new masks, as a graph where there is one."""
+        if self.dropped:
+            self.dropped.refill(len(chosen))
+        return self.steps[len(chosen)](chosen)
+
+    def step(self, chosen: Tensor) -> Tensor:
+        """One step on items [batch, S]: the summed loss of each network, [S]."""
+        labels = self.labels[chosen].T
+        with torch.autocast(
+            self.images.device.type, torch.bfloat16, enabled=self.machine.precision == "bfloat16", cache_enabled=False
+        ):
+            logits = forward(
+                self.network,
+                self.state,
+                self.images[chosen],
+                training=True,
+                masks=self.dropped,
+                unfold=self.machine.unfold,
+            )
+        losses = F.cross_entropy(logits.float(), labels, reduction="none").sum(dim=1)
+        params = list(self.params.values())
+        gradients = torch.autograd.grad(losses.sum() / len(chosen), params)
+        for parameter, gradient in zip(params, gradients, strict=True):
+            parameter.grad = gradient
+        self.optimizer.step()
+        return losses.detach()
+
+    def _optimizer(self, params: list[Tensor]) -> torch.optim.Adam | Sgd:
+        if self.schedule.momentum is not None:
+            return Sgd(params, self.rate, self.schedule.momentum)
+        adam = torch.optim.Adam(params, lr=self.rate, eps=ADAM_EPSILON, fused=True, capturable=self.graphs)
+        self.rate = adam.param_groups[0]["lr"]
+        return adam
+
+    def _prepare(self) -> None:
+        """Learn the shapes of masks, give Adam its moments, and on a GPU capture the step for each size of batch."""
+        items, full = len(self.labels), self.schedule.batch_size
+        for size in dict.fromkeys(size for size in (min(full, items), items % full) if size):
+            chosen = torch.zeros(size, len(self.seeds), dtype=torch.long, device=self.machine.device)
+            if self.dropped:
+                with torch.no_grad():
+                    forward(self.network, self.state, self.images[chosen], masks=self.dropped)
+                self.dropped.refill(size)
+            self.steps[size] = _Step(self.step, chosen, self.graphs)
+
+
+class Sgd:
+    """Stochastic gradient descent with momentum, as plain sums that a CUDA graph can hold."""
+
+    def __init__(self, params: list[Tensor], rate: Tensor, momentum: float) -> None:
+        self.params, self.rate, self.momentum = params, rate, momentum
+        self.state = {parameter: {"velocity": torch.zeros_like(parameter)} for parameter in params}
+
+    @torch.no_grad()
+    def step(self) -> None:
+        for parameter in self.params:
+            assert parameter.grad is not None
+            velocity = self.state[parameter]["velocity"].mul_(self.momentum).add_(parameter.grad)
+            parameter.sub_(velocity * self.rate)
+
+
+class _Step:
+    """A step as it is, or as a CUDA graph that reads the chosen items from one place."""
+
+    def __init__(self, step: Callable[[Tensor], Tensor], chosen: Tensor, graphs: bool) -> None:
+        self.step, self.chosen, self.graph = step, chosen, None
+        if not graphs:
+            self.step(chosen)  # Adam makes its moments at its first step; `begin` clears them
+            return
+        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(3):
+                step(chosen)
+        torch.cuda.current_stream().wait_stream(side)
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph):
+            self.losses = step(chosen)
+
+    def __call__(self, chosen: Tensor) -> Tensor:
+        if self.graph is None:
+            return self.step(chosen)
+        self.chosen.copy_(chosen)
+        self.graph.replay()
+        return self.losses
+
+
+def _has_dropout(network: nn.Sequential) -> bool:
+    return any(isinstance(layer, nn.Dropout) for layer in network)

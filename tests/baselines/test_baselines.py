@@ -1,0 +1,107 @@
+"""The methods that PEP is compared with, each on a network of somebody's own."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import peppermill as pm
+
+
+def network(seed: int = 0, dropout: bool = True) -> nn.Sequential:
+    torch.manual_seed(seed)
+    layers = [nn.Linear(4, 8), nn.ReLU(), nn.BatchNorm1d(8), *([nn.Dropout(0.5)] if dropout else []), nn.Linear(8, 3)]
+    return nn.Sequential(*layers).eval()
+
+
+def data(items: int = 40) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(items, 4, generator=generator), torch.randint(3, (items,), generator=generator)
+
+
+def test_the_single_network_gives_the_softmax_of_its_logits() -> None:
+    model, (x, _) = network(), data()
+    torch.testing.assert_close(pm.SingleNetwork(model)(x).exp(), model(x).softmax(1))
+
+
+def test_a_deep_ensemble_averages_probabilities() -> None:
+    models, (x, _) = [network(seed) for seed in range(3)], data()
+    expected = torch.stack([model(x).softmax(1) for model in models]).mean(0)
+    torch.testing.assert_close(pm.DeepEnsemble(models)(x).exp(), expected)
+
+
+def test_a_deep_ensemble_of_one_yes_or_no_output_averages_the_probability_of_yes() -> None:
+    models = [nn.Sequential(nn.Linear(4, 1)).eval() for _ in range(3)]
+    x, labels = data()[0], torch.ones(40, 1)
+    ensemble = pm.DeepEnsemble(models, likelihood="bernoulli")
+    expected = torch.stack([model(x).sigmoid() for model in models]).mean(0)
+    torch.testing.assert_close(ensemble(x).sigmoid(), expected)
+    assert pm.evaluate(ensemble, (x, labels)).nll.value == pytest.approx(-expected.log().mean().item(), rel=1e-5)
+
+
+def test_mc_dropout_averages_the_passes_that_a_loop_by_hand_makes() -> None:
+    model, (x, _) = network(), data()
+    found = pm.McDropout(model, 6, seed=3)(x)
+    model[3].train()
+    torch.manual_seed(3)
+    by_hand = torch.stack([model(x).softmax(1) for _ in range(6)]).mean(0)
+    torch.testing.assert_close(found.exp(), by_hand)
+
+
+def test_mc_dropout_leaves_network_and_generator_as_they_were() -> None:
+    model, (x, labels) = network(), data()
+    before, statistics = torch.get_rng_state(), model[2].running_mean.clone()
+    sampled = pm.McDropout(model, 4)
+    pm.evaluate(sampled, (x, labels))
+    assert torch.equal(before, torch.get_rng_state())
+    assert torch.equal(statistics, model[2].running_mean)
+    assert not any(module.training for module in sampled.modules())
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        sampled(torch.zeros(2, 7))
+    assert not any(module.training for module in sampled.modules())
+
+
+def test_the_average_of_weights_is_their_mean() -> None:
+    models, average = [network(seed, dropout=False) for seed in range(4)], pm.WeightAverage()
+    for model in models:
+        average.add(model)
+    averaged = average.network(data())
+    torch.testing.assert_close(averaged[0].weight, torch.stack([model[0].weight for model in models]).mean(0))
+    torch.testing.assert_close(averaged[3].bias, torch.stack([model[3].bias for model in models]).mean(0))
+
+
+def test_statistics_of_averaged_weights_are_those_of_the_data() -> None:
+    average, (x, labels) = pm.WeightAverage(), data()
+    for seed in range(3):
+        average.add(network(seed))
+    averaged = average.network((x, labels))
+    seen = averaged[0](x).relu()
+    torch.testing.assert_close(averaged[2].running_mean, seen.mean(0))
+    torch.testing.assert_close(averaged[2].running_var, seen.var(0))
+    assert averaged[2].momentum == 0.1
+    assert not any(module.training for module in averaged.modules())
+
+
+def test_methods_stack() -> None:
+    """A temperature on top of a deep ensemble: its validation NLL cannot rise."""
+    ensemble, held = pm.DeepEnsemble([network(seed) for seed in range(2)]), data()
+    warm = pm.fit_temperature(ensemble, held)
+    assert pm.evaluate(warm, held).nll.value <= pm.evaluate(ensemble, held).nll.value
+
+
+def test_misuse_is_refused_with_its_cure() -> None:
+    with pytest.raises(ValueError, match=r"has no dropout layer .* or use `pm.fit`"):
+        pm.McDropout(network(dropout=False))
+    with pytest.raises(ValueError, match="`passes=0` must be at least 1"):
+        pm.McDropout(network(), 0)
+    with pytest.raises(ValueError, match="`models` is empty"):
+        pm.DeepEnsemble([])
+    with pytest.raises(ValueError, match=r"1 of `models` are in training mode .*: call `model.eval\(\)` first"):
+        pm.DeepEnsemble([network(), network().train()])
+    with pytest.raises(ValueError, match="nothing was averaged"):
+        pm.WeightAverage().network()
+    average = pm.WeightAverage()
+    average.add(network())
+    with pytest.raises(ValueError, match="give training `data`"):
+        average.network()

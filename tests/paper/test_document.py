@@ -1,0 +1,89 @@
+"""docs/paper.md: our numbers beside the printed ones."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from peppermill.paper import document, figure1, figure2, figure3, noise_laws, ood, swa, table2, tables
+from peppermill.paper.columns import METHODS
+from peppermill.paper.printed import COLUMNS, inside, inside_as_printed, printed
+from peppermill.paper.rows import ROWS
+from peppermill.paper.work import Settings, tiny
+
+
+def as_printed(row: str) -> dict[str, Any]:
+    """A row whose means are the printed ones, with our columns a little better than temperature scaling."""
+    columns: dict[str, Any] = {}
+    for method in METHODS:
+        source = method if method in COLUMNS else "temperature"
+        scores = {}
+        for score in tables.SCORES:
+            mean = printed(score, row, source)[0] / (100 if score in tables.PERCENT else 1)
+            less = 0.001 if method not in COLUMNS else 0.0
+            scores[score] = [mean - less - 0.0002, mean - less + 0.0002]
+        columns[method] = {"scores": scores, "over": "models"}
+    made = {"versions": {"torch": "2"}, "hardware": {"processor": "p", "cores": 2}, "time": "2020-12-06T00:00:00"}
+    head = {"format": table2.KIND, "version": table2.VERSION, "row": row, "title": ROWS[row].title}
+    return head | {"columns": columns, "seconds": {"training": 60.0}, "provenance": made}
+
+
+def test_the_printed_table_agrees_with_itself_in_every_cell() -> None:
+    rows = {row: as_printed(row) for row in ROWS}
+    assert tables.agreement(rows, COLUMNS) == ([], 120, 0)
+
+
+def test_a_number_counts_as_inside_up_to_the_spread_or_3_percent() -> None:
+    assert inside(1.09, (1.063, 0.03))
+    assert not inside(1.10, (1.063, 0.03))
+    assert inside(0.0368, (0.036, 0.0))  # 3 % of 0.036 is 0.00108
+    assert not inside(0.0372, (0.036, 0.0))
+    assert not inside(0.0104, (0.010, 0.0))
+    assert inside_as_printed(0.0104, (0.010, 0.0))
+
+
+def test_the_paired_difference_is_that_of_a_t_test() -> None:
+    generator = np.random.default_rng(0)
+    first, second = generator.normal(size=25), generator.normal(size=25)
+    found = tables.paired_difference(first.tolist(), second.tolist())
+    expected = stats.ttest_rel(second, first).confidence_interval(0.95)
+    assert (found.lower, found.upper) == pytest.approx((expected.low, expected.high))
+
+
+def test_a_cell_that_differs_is_marked_and_listed(tmp_path: Path) -> None:
+    row = as_printed("cifar10")
+    row["columns"]["pep"]["scores"]["nll"] = [1.2, 1.2]
+    (tmp_path / "table2-cifar10.json").write_text(json.dumps(row))
+    page = document.main(document.Settings(tmp_path, tmp_path / "paper.md", pictures=False, say=lambda text: None))
+    assert "**19 of 20 cells** (95 %)" in page
+    assert "**1.2000** ± 0.0000 ✗<br>0.982 ± 0.02" in page
+    assert "| NLL | CIFAR-10 | PEP | 1.2000 | 0.982 ± 0.02 |" in page
+    assert "| CIFAR-10 | **no** | yes | yes |" in page  # PEP is not below the baseline now
+    assert "| CIFAR-10 | -0.0010 [-0.0010, -0.0010] | -0.2450" in page  # the joint method less temperature, less PEP
+    assert "No results yet: `peppermill paper figure3 --device cuda`." in page
+
+
+@pytest.mark.filterwarnings("ignore::peppermill.PepWarning")
+def test_every_section_is_written_from_real_results(data_folder: Path, tmp_path: Path) -> None:
+    base = Settings(data=data_folder, out=tmp_path / "r", checkpoints=tmp_path / "work", say=lambda text: None)
+    small = tiny(base, rows=("mnist-mlp",))
+    table2.main(small)
+    swa.main(small, ("plain:start=1",))
+    figure1.main(small, figure1.Curve("mnist-mlp", size=3, sigmas=(0.01,)))
+    figure2.main(small, figure2.Pictures("mnist-mlp", size=4))
+    figure3.main(small)
+    noise_laws.main(small)
+    out = ood.Settings(data=data_folder, out=tmp_path / "r", checkpoints=tmp_path / "work", say=lambda text: None)
+    ood.main(ood.tiny(out))
+    page = document.main(
+        document.Settings(tmp_path / "r", tmp_path / "docs" / "paper.md", data_folder, say=lambda text: None)
+    )
+    assert "No results yet" not in page
+    for figure in ("figure1", "figure2-reliability", "figure2-corrected", "figure3"):
+        assert f"figures/paper-{figure}.svg" in page
+        assert (tmp_path / "docs" / "figures" / f"paper-{figure}.svg").read_text().lstrip().startswith("<?xml")

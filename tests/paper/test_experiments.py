@@ -1,0 +1,82 @@
+"""Every experiment runs tiny, on data in the published formats, and says what it claims to say."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from peppermill.paper import figure1, figure2, figure3, noise_laws, ood
+from peppermill.paper.work import Settings, tiny
+
+pytestmark = pytest.mark.filterwarnings("ignore::peppermill.PepWarning")  # on so few items noise may not help
+
+
+def settings(folder: Path, out: Path, **changes: Any) -> Settings:
+    return tiny(Settings(data=folder, out=out, checkpoints=out / "work", say=lambda text: None), **changes)
+
+
+def test_figure_1_has_the_ensemble_its_members_and_the_network_itself(data_folder: Path, tmp_path: Path) -> None:
+    curve = figure1.Curve("mnist-mlp", size=3, sigmas=(0.01, 0.05))
+    figure1.main(settings(data_folder, tmp_path), curve)
+    points = json.loads((tmp_path / "figure1.json").read_text())["sweep"]["points"]
+    assert [point["sigma"] for point in points] == [0, 0.01, 0.05]
+    for point in points:  # the logarithm is concave: an ensemble is at least as good as its members on average
+        assert len(point["member_log_likelihoods"]) == 3
+        assert point["log_likelihood"] >= np.mean(point["member_log_likelihoods"]) - 1e-9
+
+
+def test_figure_2_shows_mistakes_that_only_the_ensemble_gets_right(data_folder: Path, tmp_path: Path) -> None:
+    overfitted = settings(data_folder, tmp_path, epochs=20)
+    found = figure2.main(overfitted, figure2.Pictures("mnist-mlp", size=4))
+    assert set(found["reliability"]) == {"network", "temperature scaling", "PEP", "PEP with temperature"}
+    assert all(sum(table["count"]) == 100 for table in found["reliability"].values())
+    assert len(found["corrected"]) == min(6, found["mistakes"]["corrected"]) > 0
+    for one in found["corrected"]:
+        assert one["predicted"] != one["label"]
+        assert one["ensemble"] == pytest.approx(np.mean(one["members"]), rel=1e-4)
+
+
+def test_figure_3_keeps_every_point_of_every_epoch(data_folder: Path, tmp_path: Path) -> None:
+    asked = settings(data_folder, tmp_path, rows=("mnist-mlp",))
+    found = figure3.main(asked)["experiments"]["mnist-mlp"]
+    assert [(p["seed"], p["epoch"]) for p in found["points"]] == [(s, e) for e in (1, 2) for s in (17, 18, 19)]
+    again = figure3.main(asked)["experiments"]["mnist-mlp"]
+    assert again == found
+
+
+def test_the_correlation_is_that_of_scipy_and_its_interval_holds_it() -> None:
+    generator = np.random.default_rng(3)
+    first = generator.normal(size=75)
+    second = first + generator.normal(size=75)
+    found = figure3.spearman(first.tolist(), second.tolist())
+    assert found.value == pytest.approx(stats.spearmanr(first, second).statistic)
+    assert found.lower < found.value < found.upper
+    # Fisher's transform with the variance 1.06 / (n - 3) of Fieller et al. gives an interval of about this width
+    half = 1.96 * np.sqrt(1.06 / 72)
+    expected = np.tanh(np.arctanh(found.value) + half) - np.tanh(np.arctanh(found.value) - half)
+    assert found.upper - found.lower == pytest.approx(expected, rel=0.35)
+
+
+def test_uniform_and_gaussian_noise_are_compared_model_by_model(data_folder: Path, tmp_path: Path) -> None:
+    found = noise_laws.main(settings(data_folder, tmp_path, rows=("mnist-mlp",)))
+    gaussian, uniform = (np.array(found["laws"][law]["nll"]) for law in ("gaussian", "uniform"))
+    assert len(gaussian) == 3
+    assert not np.array_equal(gaussian, uniform)
+    assert found["difference"]["mean"] == pytest.approx((uniform - gaussian).mean())
+    assert found["p_value"] == pytest.approx(stats.ttest_rel(uniform, gaussian).pvalue)
+
+
+def test_ood_scores_every_method_and_continues_after_a_kill(data_folder: Path, tmp_path: Path) -> None:
+    base = ood.Settings(data=data_folder, out=tmp_path, checkpoints=tmp_path / "work", say=lambda text: None)
+    small = ood.tiny(base)
+    found = ood.main(small)
+    assert set(found["methods"]) == {"network", "temperature scaling", "PEP", "PEP with temperature"}
+    assert found["items"]["inside"] + found["items"]["outside"] == 100
+    assert all(0 <= one["auroc"] <= 1 and one["kl"] >= 0 for one in found["methods"].values())
+    assert "KL(p||q) + KL(q||p)" in found["definition"]
+    assert ood.main(small)["methods"] == found["methods"]
