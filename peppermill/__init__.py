@@ -2,6 +2,7 @@
 
 from peppermill import metrics
 from peppermill.baselines.temperature import Tempered, fit_temperature
+from peppermill.curvature.analysis import LocalAnalysis, local_analysis
 from peppermill.ensemble import PepEnsemble, fit, load
 from peppermill.evaluation import Comparison, Scores, compare, compare_all, evaluate
 from peppermill.likelihood import Bernoulli, Categorical, Gaussian
@@ -15,6 +16,7 @@ __all__ = [
     "Comparison",
     "Gaussian",
     "Likelihood",
+    "LocalAnalysis",
     "PepEnsemble",
     "PepWarning",
     "Predictions",
@@ -28,6 +30,7 @@ __all__ = [
     "fit",
     "fit_temperature",
     "load",
+    "local_analysis",
     "metrics",
     "predict",
     "sweep_sigma",
