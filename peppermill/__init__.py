@@ -6,6 +6,7 @@ from peppermill.baselines.mc_dropout import McDropout
 from peppermill.baselines.single import SingleNetwork
 from peppermill.baselines.swa import WeightAverage
 from peppermill.baselines.temperature import Tempered, fit_temperature
+from peppermill.curvature.analysis import LocalAnalysis, local_analysis
 from peppermill.effects import Effect, Effects, item_effects
 from peppermill.ensemble import PepEnsemble, fit, load
 from peppermill.evaluation import Comparison, Scores, compare, compare_all, evaluate
@@ -27,6 +28,7 @@ __all__ = [
     "Effects",
     "Gaussian",
     "Likelihood",
+    "LocalAnalysis",
     "McDropout",
     "PepEnsemble",
     "PepWarning",
@@ -45,6 +47,7 @@ __all__ = [
     "fit_temperature",
     "item_effects",
     "load",
+    "local_analysis",
     "metrics",
     "plots",
     "predict",
