@@ -28,7 +28,7 @@ readme: .venv/.demo
 	$(PYTHON) -m venv .venv
 
 .venv/.demo: pyproject.toml constraints.txt | .venv
-	$(BIN)/pip install -q -c constraints.txt -e ".[plots]"
+	$(BIN)/pip install -q -c constraints.txt -e ".[plots,report]"
 	touch $@
 
 .venv/.dev: pyproject.toml constraints.txt | .venv

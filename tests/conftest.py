@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 import networks
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
+
+if find_spec("torchvision") and not hasattr(torch.ops.torchvision, "nms"):
+    # curvlinops brings torchvision, whose compiled operators are absent beside a CPU build of torch: it then fails to
+    # import, and torchmetrics with it, unless the two names exist.
+    for operator in ("nms", "qnms"):
+        torch.library.define(f"torchvision::{operator}", "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 
 torch.set_num_threads(1)  # networks this small gain nothing from a second thread, and on a busy machine lose a lot
 
