@@ -16,6 +16,15 @@ def matrix_norm():
     return nn.Sequential(nn.Linear(4, 4), nn.LayerNorm((4, 4)), nn.Linear(4, 2))
 
 
+class ScaledLayer(nn.Module):
+    """Parameters of one dimension that are no biases: the slope of a PReLU and a layer scale."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense, self.slope = nn.Linear(4, 4), nn.PReLU(4)
+        self.gamma = nn.Parameter(torch.ones(4))
+
+
 class RMSNorm2d(nn.Module):
     """A norm layer that torch does not know, recognized by its name."""
 
@@ -75,6 +84,7 @@ class TiedLanguage(nn.Module):
             [f"{k}.{kind}" for k in range(5) for kind in ("weight", "bias")],
         ),
         (matrix_norm, "kernels", ["0.weight", "2.weight"]),
+        (ScaledLayer, "kernels", ["dense.weight"]),
         (foreign_norm, "kernels", ["0.weight"]),
         (foreign_norm, "conv", ["0.weight"]),
         (

@@ -289,6 +289,13 @@ def test_joint_tuning_loses_to_neither_of_its_parts_on_validation_data(
     assert found[0] == pytest.approx(both.search.best.tempered_log_likelihood, abs=1e-9 * items)
 
 
+def test_joint_tuning_does_not_stop_at_the_first_peak_of_the_profile():
+    """This network's profile peaks near sigma = 0 and again, higher, near the sigma that PEP alone finds."""
+    model, validation, _ = networks.overfitted(seed=5)
+    both, alone = pm.fit(model, validation, temperature=True), pm.fit(model, validation)
+    assert both.search.best.tempered_log_likelihood >= alone.search.best.log_likelihood
+
+
 def test_joint_tuning_pays_for_all_that_pep_alone_would_try_and_little_more(overfitted):
     model, validation, _ = overfitted
     alone = pm.fit(model, validation)
