@@ -38,7 +38,7 @@ def demo(wheel, tmp_path_factory) -> Path:
     pip = (sys.executable, "-m", "pip", "--disable-pip-version-check")
     run(*pip, "install", "--quiet", "--no-deps", "--no-index", "--target", site, wheel)
     environment = {**os.environ, "PYTHONPATH": str(site)}
-    shown = run(sys.executable, "-m", "peppermill", "demo", "--size", "4", cwd=folder, env=environment)
+    shown = run(sys.executable, "-m", "peppermill", "demo", "--size", "2", cwd=folder, env=environment)
     (folder / "peppermill-demo" / "stdout").write_text(shown)
     return folder / "peppermill-demo"
 
@@ -88,7 +88,7 @@ def test_the_installed_demo_is_not_the_checkout(content):
     versions = content["provenance"]["versions"]
     assert versions["peppermill"] != "not installed"
     assert content["provenance"]["commit"] is None
-    assert content["provenance"]["command"].endswith("demo --size 4")
+    assert content["provenance"]["command"].endswith("demo --size 2")
 
 
 def test_the_demo_writes_its_files(demo):
