@@ -68,6 +68,15 @@ class Opened:
         return [" ".join(text.split()) for text in self.page.locator(selector).all_inner_texts()]
 
 
+def until(page, holds, attempts=250):
+    """Wait, for five seconds at most; the page's policy forbids what playwright would evaluate in it to wait."""
+    for _ in range(attempts):
+        if holds():
+            return
+        page.wait_for_timeout(20)
+    raise AssertionError("it did not come to hold")
+
+
 @pytest.fixture(scope="module")
 def opener(browser, tmp_path_factory):
     contexts = []
@@ -292,6 +301,18 @@ def test_one_of_several_runs_is_shown_in_detail(run, opener):
     assert page.locator("[data-figure=change]:visible").count() == 3
 
 
+def test_a_run_that_was_hidden_while_the_window_changed_fits_when_it_is_shown(run, opener):
+    found = opener([run, replace(run, title="the second")])
+    found.page.locator("#chosen").select_option("2")
+    found.page.set_viewport_size(NARROW)
+    found.page.locator("#chosen").select_option("1")
+    plots = found.page.locator("#run-1 .plot")
+    assert plots.count() > 10
+    width = "plot => plot.querySelector('svg.main-svg').getBoundingClientRect().width - plot.clientWidth"
+    until(found.page, lambda: all(abs(gap) < 1 for gap in plots.evaluate_all(f"plots => plots.map({width})")))
+    assert found.complaints == []
+
+
 def test_a_change_of_theme_restyles_the_figures(run, opener):
     page = opener(run).page
     color = "document.querySelector('[data-figure=sigma] .xtick text').style.fill"
@@ -303,8 +324,7 @@ def test_a_change_of_theme_restyles_the_figures(run, opener):
     assert hexadecimal() == page.evaluate(soft)
     light = page.evaluate(soft)
     page.emulate_media(color_scheme="dark")
-    page.wait_for_function(f"{soft} !== '{light}'")
-    assert hexadecimal() == page.evaluate(soft) != light
+    until(page, lambda: hexadecimal() == page.evaluate(soft) != light)
 
 
 def test_it_is_drawn_within_a_second_with_a_thousand_classes(run, browser, tmp_path):
