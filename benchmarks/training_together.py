@@ -79,9 +79,10 @@ def measure(name: str, dropout: bool, arguments: argparse.Namespace) -> dict[str
     for key, machine in _machines(device, arguments.precision, convolutions="cnn" in name).items():
         seconds = together_seconds(networks.NETWORKS[name](10, dropout), images, labels, seeds, machine, steps)
         row[key] = {"ms_per_step": 1000 * seconds / steps, "ratio": arguments.models * eager / seconds}
+        title = f"{name}{' with dropout' if dropout else ''}, {key}"
         print(
-            f"{name}{' with dropout' if dropout else ''}, {key}: {1000 * seconds / steps:.2f} ms for "
-            f"{arguments.models} seeds, eager {1000 * eager / steps:.2f} ms for one: {row[key]['ratio']:.1f} times faster",
+            f"{title}: {1000 * seconds / steps:.2f} ms for {arguments.models} seeds, eager "
+            f"{1000 * eager / steps:.2f} ms for one: {row[key]['ratio']:.1f} times faster",
             flush=True,
         )
     return row
