@@ -25,6 +25,7 @@ Out = Annotated[Path, typer.Option(help="Folder for the results.")]
 Checkpoints = Annotated[Path, typer.Option(help="Folder for trained weights and finished stages; safe to delete.")]
 Graphs = Annotated[bool, typer.Option("--graphs/--no-graphs", help="On a GPU: each training step as one CUDA graph.")]
 Unfold = Annotated[bool, typer.Option("--unfold/--grouped", help="Convolutions as products of patches, or grouped.")]
+Streams = Annotated[int, typer.Option(help="Train the networks one by one on so many streams; 0: as one stack.")]
 Precision = Annotated[str, typer.Option(help="Of products on a GPU: float32, tf32 or bfloat16.")]
 Tiny = Annotated[bool, typer.Option("--tiny", help="Few networks, two epochs: to see that it runs.")]
 OUT, CHECKPOINTS = Path("results/paper"), Path(".local/paper")
@@ -49,11 +50,12 @@ def table2_command(
     schedule: Annotated[str, typer.Option("--swa", help="The schedule of SWA.")] = swa_schedules.DEFAULT,
     graphs: Graphs = True,
     unfold: Unfold = False,
+    streams: Streams = 0,
     precision: Precision = "tf32",
     tiny: Tiny = False,
 ) -> None:
     """Table 2: the networks of the paper, trained as it did, and every method beside it."""
-    machine = Machine(device, graphs, unfold, precision)
+    machine = Machine(device, graphs, unfold, streams, precision)
     table2.main(_settings(rows, models, data, out, checkpoints, machine, tiny, swa=schedule))
 
 
@@ -69,11 +71,14 @@ def swa_command(
     checkpoints: Checkpoints = CHECKPOINTS,
     graphs: Graphs = True,
     unfold: Unfold = False,
+    streams: Streams = 0,
     precision: Precision = "tf32",
     tiny: Tiny = False,
 ) -> None:
     """Candidate schedules of stochastic weight averaging, and their distance from the printed column."""
-    settings = _settings(rows, models, data, out, checkpoints, Machine(device, graphs, unfold, precision), tiny)
+    settings = _settings(
+        rows, models, data, out, checkpoints, Machine(device, graphs, unfold, streams, precision), tiny
+    )
     found = swa.main(settings, tuple(schedules.split()) or swa_schedules.CANDIDATES)
     for row, name in found["nearest"].items():
         say(f"{row}: nearest is {name}")
@@ -126,11 +131,12 @@ def figure3_command(
     checkpoints: Checkpoints = CHECKPOINTS,
     graphs: Graphs = True,
     unfold: Unfold = False,
+    streams: Streams = 0,
     precision: Precision = "tf32",
     tiny: Tiny = False,
 ) -> None:
     """Figure 3: overfitting against the PEP effect and sigma*, after every epoch."""
-    machine = Machine(device, graphs, unfold, precision)
+    machine = Machine(device, graphs, unfold, streams, precision)
     figure3.main(_settings(rows, models, data, out, checkpoints, machine, tiny))
 
 

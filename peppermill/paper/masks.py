@@ -8,6 +8,7 @@ import torch
 from torch import Generator, Tensor
 
 from peppermill.paper.networks import RATE
+from peppermill.paper.stacked import Masks
 
 assert RATE == 0.5  # one bit decides
 
@@ -30,6 +31,10 @@ class Dropped:
         if (name, shape) not in self.words:
             self.words[name, shape] = torch.zeros(shape[0], -(-count // 8), dtype=torch.int64, device=self.device)
         return self.words[name, shape].view(torch.uint8)[:, :count].view(shape)
+
+    def of(self, index: int) -> Masks:
+        """The factors of one network, [1, batch, ...]."""
+        return lambda name, shape: self(name, (len(self.seeds), *shape[1:]))[index : index + 1]
 
     def knows(self, batch: int) -> bool:
         """Whether the masks of a batch of that size have been asked for before."""

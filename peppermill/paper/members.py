@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from peppermill.engines.loop import MemberPass
 from peppermill.noise import Noise
 from peppermill.paper.machine import Machine, precision
-from peppermill.paper.stacked import State, apply_layer, count_of
+from peppermill.paper.stacked import State, apply_layer, count_of, entered
 
 KEPT_BYTES = {"cuda": 2**35, "cpu": 5 * 2**29}  # of the first perturbed layer
 BATCH = {"cuda": 1000, "cpu": 250}  # images at once
@@ -126,22 +126,22 @@ class FirstLayer:
             yield torch.addcmul(self._only(center, chosen), self._only(response, chosen), self._spread(scales, center))
 
     def _apply(self, state: State, batch: Tensor) -> Tensor:
-        value = batch.unsqueeze(1).expand(-1, count_of(state), -1, -1, -1)
+        value = entered(batch, count_of(state), self.stack.machine.unfold)
         for name, layer in [*self.before, (self.name, self.layer)]:
             value = apply_layer(name, layer, state, value, unfold=self.stack.machine.unfold)
         return value
 
     def _only(self, value: Tensor, chosen: Sequence[int]) -> Tensor:
-        """The chosen networks' part of an activation, in either form of `stacked.py`."""
+        """The chosen networks' part of an activation, in any form of `stacked.py`."""
         if len(chosen) == len(self.stack):
             return value
-        if value.ndim == 3:
+        if value.ndim != 4:
             return value[list(chosen)]
         return value.view(len(value), len(self.stack), -1, *value.shape[2:])[:, list(chosen)].flatten(1, 2)
 
     def _spread(self, scales: Tensor, value: Tensor) -> Tensor:
-        if value.ndim == 3:
-            return scales.view(-1, 1, 1)
+        if value.ndim != 4:
+            return scales.view(-1, *[1] * (value.ndim - 1))
         return scales.repeat_interleave(value.shape[1] // len(self.stack)).view(1, -1, 1, 1)
 
 

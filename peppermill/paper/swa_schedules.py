@@ -105,19 +105,20 @@ CANDIDATES = (
     "plain:start=1",
     "plain:start=10",
     "plain:start=1,refresh=0",
-    "plain:start=10,refresh=0",
+    "fixed:swa=2.5e-4,start=10",
     "fixed:swa=1e-3",
     "fixed:swa=2.5e-3",
     "constant:swa=1e-3",
     "constant:swa=2.5e-3",
     "cyclic:high=3e-3,low=1e-3",
     "longer:swa=1e-3",
-    "longer:swa=2.5e-3",
     "sgd:first=0.1,swa=0.01",
     "sgd:first=0.1,swa=0.05",
+    "sgd:first=0.05,swa=0.01",
+    "sgd:first=0.05,swa=0.05,start=5",
     "sgd:first=0.05,swa=0.01,momentum=0.9",
 )
-DEFAULT = "longer:swa=1e-3"
+DEFAULT = "sgd:first=0.1,swa=0.01"
 
 
 def swa_from(text: str, rate: float) -> Swa:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch.nn import functional as F
 
 from peppermill.paper.machine import Machine
 from peppermill.paper.masks import Dropped, mixed
-from peppermill.paper.stacked import State, forward, stack
+from peppermill.paper.stacked import Masks, State, forward, stack
 
 BATCH = 128  # the authors' scripts
 ADAM_EPSILON = 1e-7  # Keras' default (the authors' scripts)
@@ -109,25 +110,45 @@ class Trainer:
 
     def step(self, chosen: Tensor) -> Tensor:
         """One step on items [batch, S]: the summed loss of each network, [S]."""
-        labels = self.labels[chosen].T
-        with torch.autocast(
-            self.images.device.type, torch.bfloat16, enabled=self.machine.precision == "bfloat16", cache_enabled=False
-        ):
-            logits = forward(
-                self.network,
-                self.state,
-                self.images[chosen],
-                training=True,
-                masks=self.dropped,
-                unfold=self.machine.unfold,
-            )
-        losses = F.cross_entropy(logits.float(), labels, reduction="none").sum(dim=1)
-        params = list(self.params.values())
-        gradients = torch.autograd.grad(losses.sum() / len(chosen), params)
-        for parameter, gradient in zip(params, gradients, strict=True):
+        if self.machine.streams:
+            losses, gradients = self._gradients_on_streams(chosen)
+        else:
+            losses, gradients = self._gradients(self.state, list(self.params.values()), chosen, self.dropped)
+        for parameter, gradient in zip(self.params.values(), gradients, strict=True):
             parameter.grad = gradient
         self.optimizer.step()
-        return losses.detach()
+        return losses
+
+    def _gradients(
+        self, state: State, params: Sequence[Tensor], chosen: Tensor, masks: Masks | None
+    ) -> tuple[Tensor, Sequence[Tensor]]:
+        """Summed losses [S] and the gradients of the mean losses."""
+        half = self.machine.precision == "bfloat16"
+        with torch.autocast(self.images.device.type, torch.bfloat16, enabled=half, cache_enabled=False):
+            images, unfold = self.images[chosen], self.machine.unfold
+            logits = forward(self.network, state, images, training=True, masks=masks, unfold=unfold)
+        losses = F.cross_entropy(logits.float(), self.labels[chosen].T, reduction="none").sum(dim=1)
+        return losses.detach(), torch.autograd.grad(losses.sum() / len(chosen), params)
+
+    def _gradients_on_streams(self, chosen: Tensor) -> tuple[Tensor, Sequence[Tensor]]:
+        """The same, network by network: in a CUDA graph those on different streams run at the same time."""
+        losses = torch.empty(len(self.seeds), device=chosen.device)
+        gradients = [torch.empty_like(parameter) for parameter in self.params.values()]
+        streams = [torch.cuda.Stream() for _ in range(self.machine.streams)] if chosen.is_cuda else []  # type: ignore[no-untyped-call]
+        for stream in streams:
+            stream.wait_stream(torch.cuda.current_stream())
+        for index in range(len(self.seeds)):
+            with torch.cuda.stream(streams[index % len(streams)]) if streams else nullcontext():
+                state = {name: value.detach()[index : index + 1] for name, value in self.state.items()}
+                params = [state[name].requires_grad_() for name in self.params]
+                masks = self.dropped.of(index) if self.dropped else None
+                loss, found = self._gradients(state, params, chosen[:, index : index + 1], masks)
+                losses[index : index + 1] = loss
+                for gradient, one in zip(gradients, found, strict=True):
+                    gradient[index : index + 1] = one
+        for stream in streams:
+            torch.cuda.current_stream().wait_stream(stream)
+        return losses, gradients
 
     def _optimizer(self, params: list[Tensor]) -> torch.optim.Adam | Sgd:
         if self.schedule.momentum is not None:
