@@ -6,6 +6,7 @@ from peppermill.curvature.analysis import LocalAnalysis, local_analysis
 from peppermill.ensemble import PepEnsemble, fit, load
 from peppermill.evaluation import Comparison, Scores, compare, compare_all, evaluate
 from peppermill.likelihood import Bernoulli, Categorical, Gaussian
+from peppermill.overfitting import OverfittingProbe, probe_overfitting
 from peppermill.predictions import Predictions, predict
 from peppermill.sweep import Sweep, sweep_sigma
 from peppermill.types import Likelihood, PepWarning, Predictor
@@ -17,6 +18,7 @@ __all__ = [
     "Gaussian",
     "Likelihood",
     "LocalAnalysis",
+    "OverfittingProbe",
     "PepEnsemble",
     "PepWarning",
     "Predictions",
@@ -33,5 +35,6 @@ __all__ = [
     "local_analysis",
     "metrics",
     "predict",
+    "probe_overfitting",
     "sweep_sigma",
 ]

@@ -89,9 +89,9 @@ def hardware() -> dict[str, Any]:
     return found
 
 
-def write_run(run: Run, path: str | Path) -> None:
-    """Write the run as JSON, whole or not at all."""
-    content = {"format": KIND, "version": VERSION, **plain(run)}
+def write_run(run: Run, path: str | Path, **parts: Any) -> None:
+    """Write the run as JSON, whole or not at all; `parts` are further results, each under its own name."""
+    content = {"format": KIND, "version": VERSION, **plain(run), **plain(parts)}
     write_atomically(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
 
 

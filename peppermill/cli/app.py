@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from peppermill.cli import console, demo, evaluate, fit, info, predict, sweep
+from peppermill.cli import console, curvature, demo, evaluate, fit, info, predict, probe, sweep
 
 app = typer.Typer(
     name="peppermill",
@@ -26,6 +26,8 @@ for name, module in {
     "evaluate": evaluate,
     "predict": predict,
     "sweep": sweep,
+    "curvature": curvature,
+    "probe": probe,
     "info": info,
 }.items():
     app.command(name, epilog=module.EXAMPLES)(console.plain_errors(module.command))

@@ -46,6 +46,14 @@ def labelled(data: str) -> Any:
     return data_from(data)
 
 
+def numbers(text: str, option: str) -> list[float]:
+    """Numbers separated by commas."""
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError as error:
+        raise ValueError(f"`{option} {text}` must be numbers separated by commas, as in 0.001,0.002.") from error
+
+
 def _load_weights(model: nn.Module, weights: Path) -> None:
     if not weights.is_file():
         raise ValueError(f"there is no file {weights} (`--weights`).")
