@@ -53,6 +53,8 @@ class Run:
     methods: tuple[Method, ...]
     sweep: Sweep | None = None
     provenance: Mapping[str, Any] = field(default_factory=dict)
+    curvature: Mapping[str, Any] | None = None
+    overfitting: Mapping[str, Any] | None = None
 
 
 def method_of(
@@ -89,9 +91,9 @@ def hardware() -> dict[str, Any]:
     return found
 
 
-def write_run(run: Run, path: str | Path, **parts: Any) -> None:
-    """Write the run as JSON, whole or not at all; `parts` are further results, each under its own name."""
-    content = {"format": KIND, "version": VERSION, **plain(run), **plain(parts)}
+def write_run(run: Run, path: str | Path) -> None:
+    """Write the run as JSON, whole or not at all."""
+    content = {"format": KIND, "version": VERSION, **plain(run)}
     write_atomically(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
 
 

@@ -46,8 +46,8 @@ def test_it_prints_writes_and_draws_what_the_library_says(folder: Path) -> None:
     for name in ("laplacian", "fisher_trace", "effect_rate", "effect_rate_error", "step"):
         assert found[name] == getattr(expected, name)
     assert found["believable_range"] == list(expected.believable_range)
-    assert found["effects"][3]["sigma"] == pytest.approx(expected.believable_range[1])
-    assert found["effects"][0]["predicted"] == pytest.approx(
+    assert found["sigmas"][3] == pytest.approx(expected.believable_range[1])
+    assert found["predicted"][0] == pytest.approx(
         expected.predicted_effect(expected.believable_range[1] / 4), rel=1e-12
     )
     assert content["provenance"]["commit"] is None or len(content["provenance"]["commit"]) == 12

@@ -71,15 +71,16 @@ def test_the_command_measures_every_checkpoint_and_draws_them_all(series: Path) 
     result = CliRunner().invoke(app, asked)
     assert result.exit_code == 0, result.output
     content = json.loads((series / "probe.json").read_text())
-    points = content["probe"]["points"]
+    points = content["overfitting"]["points"]
     assert [Path(point["name"]).name for point in points] == [file.name for file in files]
     assert content["provenance"]["seed"] == 0
     assert content["format"] == "peppermill run"
     assert (series / "probe.png").stat().st_size > 5000
     overfitting = [point["overfitting"] for point in points]
     for name in NAMES:
-        expected = stats.spearmanr(overfitting, [point[name] for point in points]).statistic
-        assert content["probe"]["correlations"][name]["rho"] == pytest.approx(expected)
+        values = [point["effect" if name == "pep_effect" else name] for point in points]
+        expected = stats.spearmanr(overfitting, values).statistic
+        assert content["overfitting"]["correlations"][name]["rho"] == pytest.approx(expected)
     assert overfitting == sorted(overfitting)  # trained further, overfitted further
 
 

@@ -52,8 +52,10 @@ def command(
     _show_carried(carried)
     if out:
         settings = {"model": model, "data": data, "probes": probes, "size": size, "parameters": parameters}
-        run = Run(f"curvature of {model} on {data}", settings, (), provenance=provenance(seed))
-        write_run(run, out, curvature={**_numbers(analysis), "effects": points, "carried": carried})
+        title = f"curvature of {model} on {data}"
+        write_run(
+            Run(title, settings, (), provenance=provenance(seed), curvature=_panel(analysis, points, carried)), out
+        )
         say(f"wrote {out}")
     if picture:
         plots.save_figure(curvature_plots.effect_curves(points, analysis.items, upper), picture)
@@ -94,7 +96,15 @@ def _show_carried(carried: tuple[Carried, ...]) -> None:
         say(f"the {100 * part.fraction:.1f} % of items {part.who} carry {100 * part.share:.0f} % of the effect rate")
 
 
-def _numbers(found: LocalAnalysis) -> dict[str, Any]:
-    """Everything but the items' own rates, which would fill the file."""
-    fields = {name: value for name, value in vars(found).items() if name != "item_rates"}
-    return {**fields, "rate_from_traces": found.rate_from_traces, "believable_range": found.believable_range}
+def _panel(found: LocalAnalysis, points: tuple[EffectPoint, ...], carried: tuple[Carried, ...]) -> dict[str, Any]:
+    """Everything but the items' own rates, which would fill the file; one list for each column of the table."""
+    numbers = {name: value for name, value in vars(found).items() if name != "item_rates"}
+    columns = ("predicted", "predicted_error", "measured", "measured_error")
+    return {
+        **numbers,
+        "rate_from_traces": found.rate_from_traces,
+        "believable_range": found.believable_range,
+        "sigmas": [point.sigma for point in points],
+        **{name: [getattr(point, name) for point in points] for name in columns},
+        "carried": carried,
+    }

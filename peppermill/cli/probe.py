@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
@@ -13,7 +13,7 @@ from peppermill.cli.console import out as console
 from peppermill.cli.console import say
 from peppermill.overfitting import NAMES, OverfittingProbe, probe_overfitting
 from peppermill.report import curvature_plots, plots
-from peppermill.results import Run, plain, provenance, write_run
+from peppermill.results import Run, provenance, write_run
 
 EXAMPLES = (
     "peppermill probe epoch-*.safetensors --model python:my_models:resnet --train npz:train.npz --validation "
@@ -66,10 +66,8 @@ def command(
             "size": size,
             "probes": probes,
         }
-        rows = [plain(point) | {"overfitting": point.overfitting, "pep_effect": point.pep_effect}
-                for point in found.points]  # fmt: skip
-        run = Run(f"overfitting of {model}", settings, (), provenance=provenance(seed))
-        write_run(run, out, probe={"points": rows, "correlations": found.correlations})
+        title = f"overfitting of {model}"
+        write_run(Run(title, settings, (), provenance=provenance(seed), overfitting=_panel(found)), out)
         say(f"wrote {out}")
     if picture:
         plots.save_figure(curvature_plots.overfitting_scatter(found), picture)
@@ -93,3 +91,16 @@ def _show(found: OverfittingProbe) -> None:
         rho = found.correlations.get(name)
         text = f"{rho.rho:+.2f}  [{rho.lower:+.2f}, {rho.upper:+.2f}]" if rho else "one value only"
         say(f"  {title:<26} {text}")
+
+
+def _panel(found: OverfittingProbe) -> dict[str, Any]:
+    """One object for each checkpoint, and all correlations with overfitting; that of the PEP effect stands out."""
+    points = [vars(p) | {"overfitting": p.overfitting, "effect": p.pep_effect} for p in found.points]
+    effect = found.correlations.get("pep_effect")
+    return {
+        "points": points,
+        "spearman": effect and effect.rho,
+        "spearman_lower": effect and effect.lower,
+        "spearman_upper": effect and effect.upper,
+        "correlations": found.correlations,
+    }
