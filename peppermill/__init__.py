@@ -11,6 +11,7 @@ from peppermill.effects import Effect, Effects, item_effects
 from peppermill.ensemble import PepEnsemble, fit, load
 from peppermill.evaluation import Comparison, Scores, compare, compare_all, evaluate
 from peppermill.likelihood import Bernoulli, Categorical, Gaussian
+from peppermill.overfitting import OverfittingProbe, probe_overfitting
 from peppermill.predictions import Predictions, predict
 from peppermill.record import record_run, sweep_around
 from peppermill.report import plots
@@ -30,6 +31,7 @@ __all__ = [
     "Likelihood",
     "LocalAnalysis",
     "McDropout",
+    "OverfittingProbe",
     "PepEnsemble",
     "PepWarning",
     "Predictions",
@@ -51,6 +53,7 @@ __all__ = [
     "metrics",
     "plots",
     "predict",
+    "probe_overfitting",
     "read_run",
     "record_run",
     "sweep_around",

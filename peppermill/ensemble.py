@@ -18,7 +18,7 @@ from peppermill.likelihood import ensemble_log_likelihoods, likelihood_named, te
 from peppermill.noise import Noise
 from peppermill.parameters import Selection
 from peppermill.perturbation import Perturbation
-from peppermill.predictions import Predictions
+from peppermill.predictions import Predictions, predict
 from peppermill.progress import progress
 from peppermill.recipe import Recipe, read_fingerprint, read_recipe, write_recipe
 from peppermill.tuning import SigmaSearch, tune_sigma
@@ -125,6 +125,15 @@ class PepEnsemble(nn.Module):
         else:
             log_likelihoods = self.likelihood.log_likelihoods(log_probs, members.labels)
         return Predictions(log_probs, members.labels, log_likelihoods, self.likelihood)
+
+    def item_effects(self, data: Data | Batches) -> Tensor:
+        """ln of the ensemble's likelihood minus the network's for every item, [N]: who is helped and who is hurt.
+
+        Their sum is the PEP effect on the data; the paper expects hard and mislabelled items to carry it.
+        """
+        batches = data if isinstance(data, Batches) else Batches(data, self.model)
+        network = predict(self.model, batches, likelihood=self.likelihood)
+        return self.predict_items(batches).log_likelihoods - network.log_likelihoods
 
     def with_temperature(self, temperature: float) -> PepEnsemble:
         """The same ensemble with a temperature on top of the one it has."""

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from peppermill.cli import console, demo, evaluate, fit, info, paper, predict, report, sweep
+from peppermill.cli import console, curvature, demo, evaluate, fit, info, paper, predict, probe, report, sweep
 from peppermill.recipe import versions
 
 app = typer.Typer(
@@ -26,6 +26,8 @@ for name, module in {
     "evaluate": evaluate,
     "predict": predict,
     "sweep": sweep,
+    "curvature": curvature,
+    "probe": probe,
     "report": report,
     "info": info,
 }.items():

@@ -71,6 +71,14 @@ def lines(path: Path) -> list[str]:
     return path.read_text(encoding="utf-8").splitlines()
 
 
+def numbers(text: str, option: str) -> list[float]:
+    """Numbers separated by commas."""
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError as error:
+        raise ValueError(f"`{option} {text}` must be numbers separated by commas, as in 0.001,0.002.") from error
+
+
 def _load_weights(model: nn.Module, weights: Path) -> None:
     if not weights.is_file():
         raise ValueError(f"there is no file {weights} (`--weights`).")

@@ -45,7 +45,7 @@ def command(
     swept = sweep_sigma(
         options.network(model, weights, device),
         options.labelled(data),
-        _numbers(sigmas) if sigmas else None,
+        options.numbers(sigmas, "--sigmas") if sigmas else None,
         parameters=parameters,
         size=size,
         noise=noise,
@@ -71,10 +71,3 @@ def command(
     if picture:
         plots.save_figure(plots.sigma_curve(swept, swept.best.sigma), picture)
         say(f"wrote {picture}")
-
-
-def _numbers(text: str) -> list[float]:
-    try:
-        return [float(part) for part in text.split(",")]
-    except ValueError as error:
-        raise ValueError(f"`--sigmas {text}` must be numbers separated by commas, as in 0.001,0.002.") from error

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from peppermill.demo.network import CLASS_NAMES, DemoNetwork
 
-__all__ = ["CLASS_NAMES", "DemoNetwork", "data", "network"]
+__all__ = ["CLASS_NAMES", "DemoNetwork", "data", "network", "test", "validation"]
 
 _SPLIT_SEED = 0
 
@@ -35,6 +35,16 @@ def data() -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
     targets = torch.from_numpy(labels.astype(np.int64))
     validation, test = order[:5000].sort().values, order[5000:].sort().values
     return (inputs[validation], targets[validation]), (inputs[test], targets[test])
+
+
+def validation() -> tuple[Tensor, Tensor]:
+    """The first half alone, for the command line: `python:peppermill.demo:validation`."""
+    return data()[0]
+
+
+def test() -> tuple[Tensor, Tensor]:
+    """The second half alone."""
+    return data()[1]
 
 
 def _idx(name: str) -> np.ndarray:

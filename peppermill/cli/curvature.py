@@ -1,0 +1,110 @@
+"""`peppermill curvature`: what Section 2.3 predicts for small noise, and what an ensemble shows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from peppermill.cli import options
+from peppermill.cli.console import out as console
+from peppermill.cli.console import say
+from peppermill.curvature.analysis import LocalAnalysis, local_analysis
+from peppermill.curvature.effects import Carried, EffectPoint, carried_by, compare_effects
+from peppermill.predictions import predict
+from peppermill.report import curvature_plots, plots
+from peppermill.results import Run, provenance, write_run
+
+EXAMPLES = (
+    "peppermill curvature python:my_models:resnet npz:validation.npz --weights resnet.safetensors --probes 32 "
+    "--picture effect.png"
+)
+GRID = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0)  # in units of the end of the believable range
+
+
+def command(
+    model: options.Model,
+    data: options.Data,
+    weights: options.Weights = None,
+    probes: Annotated[int, typer.Option(help="Random directions; errors fall with their square root.")] = 16,
+    sigmas: Annotated[str | None, typer.Option(help="Values separated by commas; found by itself when absent.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Also write the analysis as JSON.")] = None,
+    picture: Annotated[Path | None, typer.Option(help="Also draw the two curves: .png, .svg or .pdf.")] = None,
+    parameters: options.Parameters = "kernels",
+    size: Annotated[int, typer.Option(help="Members of the ensemble that is measured: pairs, so an even number.")] = 20,
+    seed: options.Seed = 0,
+    likelihood: options.LikelihoodName = "categorical",
+    batch_size: options.BatchSize = 500,
+    device: options.Device = "cpu",
+) -> None:
+    """Laplacian, Fisher trace and effect rate at the network's weights; predicted beside measured PEP effect."""
+    network, labelled = options.network(model, weights, device), options.labelled(data)
+    shared: dict[str, Any] = {"parameters": parameters, "likelihood": likelihood, "batch_size": batch_size}
+    analysis = local_analysis(network, labelled, probes=probes, seed=seed, **shared)
+    upper = analysis.believable_range[1]
+    grid = options.numbers(sigmas, "--sigmas") if sigmas else [upper * step for step in GRID]
+    points = compare_effects(analysis, network, labelled, grid, size=size, seed=seed, **shared)
+    carried = carried_by(analysis.item_rates, predict(network, labelled, likelihood=likelihood))
+    _show_analysis(analysis)
+    _show_effects(points, analysis)
+    _show_carried(carried)
+    if out:
+        settings = {"model": model, "data": data, "probes": probes, "size": size, "parameters": parameters}
+        title = f"curvature of {model} on {data}"
+        write_run(
+            Run(title, settings, (), provenance=provenance(seed), curvature=_panel(analysis, points, carried)), out
+        )
+        say(f"wrote {out}")
+    if picture:
+        plots.save_figure(curvature_plots.effect_curves(points, analysis.items, upper), picture)
+        say(f"wrote {picture}")
+
+
+def _show_analysis(found: LocalAnalysis) -> None:
+    table = Table("quantity", "sum over items", "standard error", "per item")
+    for name, value, error in (
+        ("Laplacian of the log-likelihood", found.laplacian, found.laplacian_error),
+        ("trace of the empirical Fisher information", found.fisher_trace, found.fisher_trace_error),
+        ("effect rate, sum of Laplacian(L_i)/L_i", found.effect_rate, found.effect_rate_error),
+        ("  of it, kinks that derivatives miss", found.kinks, found.kinks_error),
+    ):
+        shown = "exact" if error == 0 else f"{error:.3g}"
+        table.add_row(name, f"{value:.5g}", shown, f"{value / found.items:.4g}")
+    console().print(table)
+    say(
+        f"{found.items:,} items, {found.dimensions:,} perturbed numbers, {found.probes} probes; the prediction is "
+        f"believable up to sigma = {found.believable_range[1]:.3g}"
+    )
+
+
+def _show_effects(points: tuple[EffectPoint, ...], found: LocalAnalysis) -> None:
+    table = Table("sigma", "predicted B_sigma", "measured L(sigma) - L(0)", "believable")
+    for p in points:
+        table.add_row(
+            f"{p.sigma:.4g}",
+            f"{p.predicted:.4g} ± {p.predicted_error:.2g}",
+            f"{p.measured:.4g} ± {p.measured_error:.2g}",
+            "yes" if p.sigma <= found.believable_range[1] * (1 + 1e-9) else "no",
+        )
+    console().print(table)
+
+
+def _show_carried(carried: tuple[Carried, ...]) -> None:
+    for part in carried:
+        say(f"the {100 * part.fraction:.1f} % of items {part.who} carry {100 * part.share:.0f} % of the effect rate")
+
+
+def _panel(found: LocalAnalysis, points: tuple[EffectPoint, ...], carried: tuple[Carried, ...]) -> dict[str, Any]:
+    """Everything but the items' own rates, which would fill the file; one list for each column of the table."""
+    numbers = {name: value for name, value in vars(found).items() if name != "item_rates"}
+    columns = ("predicted", "predicted_error", "measured", "measured_error")
+    return {
+        **numbers,
+        "rate_from_traces": found.rate_from_traces,
+        "believable_range": found.believable_range,
+        "sigmas": [point.sigma for point in points],
+        **{name: [getattr(point, name) for point in points] for name in columns},
+        "carried": carried,
+    }

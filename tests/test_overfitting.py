@@ -1,0 +1,194 @@
+"""The probe over checkpoints, its errors and its pictures."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from scipy import stats
+from torch import nn
+from typer.testing import CliRunner
+
+import peppermill as pm
+from peppermill.checkpoints import read_checkpoint
+from peppermill.cli.app import app
+from peppermill.overfitting import NAMES, ProbedCheckpoint, correlations, rank_correlation
+from peppermill.report import curvature_plots, plots
+
+MODULE = """
+import torch
+from torch import nn
+
+def network():
+    return nn.Sequential(nn.Linear(5, 24), nn.ReLU(), nn.Linear(24, 3))
+
+def half(seed):
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(60, 5, generator=generator)
+    noisy = x[:, :3] + 1.5 * torch.randn(60, 3, generator=generator)
+    return x, noisy.argmax(1)
+
+def train(): return half(0)
+def validation(): return half(1)
+def test(): return half(2)
+"""
+
+
+@pytest.fixture
+def series(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a network that is overfitted further in each of five checkpoints, and its data."""
+    (tmp_path / "overfitted.py").write_text(MODULE)
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    exec(MODULE, names)
+    torch.manual_seed(0)
+    model: nn.Module = names["network"]()  # type: ignore[operator]
+    x, y = names["train"]()  # type: ignore[operator]
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
+    for epoch in range(5):
+        for _ in range(12):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        save_file(model.state_dict(), tmp_path / f"epoch-{epoch}.safetensors")
+    return tmp_path
+
+
+def arguments(files: list[Path]) -> list[str]:
+    data = [part for name in ("train", "validation", "test") for part in (f"--{name}", f"python:overfitted:{name}")]
+    return ["probe", *map(str, files), "--model", "python:overfitted:network", *data, "--size", "4", "--probes", "8"]
+
+
+@pytest.mark.filterwarnings("ignore::peppermill.types.PepWarning")
+def test_the_command_measures_every_checkpoint_and_draws_them_all(series: Path) -> None:
+    files = sorted(series.glob("*.safetensors"))
+    asked = [*arguments(files), "--out", "probe.json", "--picture", "probe.png"]
+    result = CliRunner().invoke(app, asked)
+    assert result.exit_code == 0, result.output
+    content = json.loads((series / "probe.json").read_text())
+    points = content["overfitting"]["points"]
+    assert [Path(point["name"]).name for point in points] == [file.name for file in files]
+    assert content["provenance"]["seed"] == 0
+    assert content["format"] == "peppermill run"
+    assert (series / "probe.png").stat().st_size > 5000
+    overfitting = [point["overfitting"] for point in points]
+    for name in NAMES:
+        values = [point["effect" if name == "pep_effect" else name] for point in points]
+        expected = stats.spearmanr(overfitting, values).statistic
+        assert content["overfitting"]["correlations"][name]["rho"] == pytest.approx(expected)
+    assert overfitting == sorted(overfitting)  # trained further, overfitted further
+
+
+@pytest.mark.filterwarnings("ignore::peppermill.types.PepWarning")
+def test_a_point_holds_what_fit_evaluate_and_local_analysis_say_of_that_checkpoint(series: Path) -> None:
+    names: dict[str, object] = {}
+    exec(MODULE, names)
+    model = names["network"]().eval()  # type: ignore[operator]
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    data = {name: names[name]() for name in ("train", "validation", "test")}  # type: ignore[operator]
+    states = {name: read_checkpoint(series / f"{name}.safetensors") for name in ("epoch-4", "epoch-0", "epoch-2")}
+    found = pm.probe_overfitting(model, states, **data, size=4, probes=8)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert [point.name for point in found.points] == list(states)
+    model.load_state_dict(states["epoch-0"])
+    point, pep = found.points[1], pm.fit(model, data["validation"], size=4)
+    assert (point.sigma, point.test_nll) == (pep.sigma, pytest.approx(pm.evaluate(model, data["test"]).nll.value))
+    assert point.pep_effect == pytest.approx(point.test_nll - pm.evaluate(pep, data["test"]).nll.value)
+    local = pm.local_analysis(model, data["validation"], probes=8)
+    assert (point.effect_rate, point.laplacian) == (local.effect_rate / 60, local.laplacian / 60)
+
+
+def one_line_error(asked: list[str]) -> str:
+    result = CliRunner().invoke(app, asked)
+    assert result.exit_code == 2
+    return " ".join(result.output.split())
+
+
+def test_checkpoints_of_another_architecture_are_named_with_the_first_array_that_differs(series: Path) -> None:
+    files = sorted(series.glob("*.safetensors"))
+    state = read_checkpoint(files[1])
+    save_file({**state, "2.weight": torch.zeros(4, 24), "2.bias": torch.zeros(4)}, files[1])
+    text = one_line_error(arguments(files)).replace(f"{series}/", "")
+    assert (
+        "epoch-1.safetensors and epoch-0.safetensors do not share an architecture: `2.weight` has shape [4, 24], not "
+        "[3, 24]."
+    ) in text
+    save_file({name: value for name, value in state.items() if name != "0.bias"}, files[1])
+    assert "`0.bias` is missing from it" in one_line_error(arguments(files))
+    save_file({**state, "extra": torch.zeros(1)}, files[0])
+    assert (
+        "epoch-0.safetensors and the Sequential do not share an architecture: `extra` is in it alone"
+        in one_line_error(arguments(files))
+    )
+
+
+def test_two_checkpoints_are_too_few(series: Path) -> None:
+    files = sorted(series.glob("*.safetensors"))[:2]
+    assert "`checkpoints` has 2: give at least 3 different ones" in one_line_error(arguments(files))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("cut.safetensors", b"\x10\x00", "is not a file of weights, is truncated, or holds more than arrays"),
+        ("code.pt", b"cos\nsystem\n(S'true'\ntR.", "is not a file of weights, is truncated, or holds more than arrays"),
+    ],
+)
+def test_a_damaged_or_dangerous_file_is_refused(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        read_checkpoint(tmp_path / name)
+    with pytest.raises(ValueError, match=r"there is no file .*absent\.safetensors"):
+        read_checkpoint(tmp_path / "absent.safetensors")
+
+
+def test_torch_files_are_read_bare_or_under_state_dict(tmp_path: Path) -> None:
+    state = nn.Linear(2, 2).state_dict()
+    torch.save(state, tmp_path / "bare.pt")
+    torch.save({"state_dict": state, "epoch": 3}, tmp_path / "wrapped.pt")
+    torch.save({"epoch": 3}, tmp_path / "none.pt")
+    for name in ("bare", "wrapped"):
+        found = read_checkpoint(tmp_path / f"{name}.pt")
+        assert all(torch.equal(found[key], value) for key, value in state.items())
+    with pytest.raises(ValueError, match="holds no arrays by name"):
+        read_checkpoint(tmp_path / "none.pt")
+
+
+def test_the_interval_of_a_rank_correlation_covers_95_times_in_100() -> None:
+    """1,000 samples of 30 from a bivariate normal of correlation 0.7, whose Spearman's rho is 6/pi asin(0.35)."""
+    generator = np.random.default_rng(0)
+    rho = 6 / np.pi * np.arcsin(0.35)
+    covered = 0
+    for _ in range(1000):
+        x = generator.standard_normal(30)
+        found = rank_correlation(x, 0.7 * x + np.sqrt(1 - 0.49) * generator.standard_normal(30))
+        covered += found.lower < rho < found.upper
+    assert covered / 1000 == pytest.approx(0.95, abs=0.021)  # three standard deviations of such a count
+
+
+def point(overfitting: float, sigma: float) -> ProbedCheckpoint:
+    return ProbedCheckpoint("", 0.0, overfitting, overfitting - sigma, sigma, -1.0, 0.1, 2.0, overfitting, 0.1)
+
+
+def test_a_quantity_that_never_changes_has_no_correlation_and_few_points_have_no_interval() -> None:
+    found = correlations([point(0.1, 0.0), point(-0.2, 0.0), point(0.4, 0.0)])
+    assert set(found) == {"effect_rate"}
+    assert found["effect_rate"].rho == pytest.approx(1)
+    few = rank_correlation([1.0, 2.0, 3.0], [1.0, 3.0, 2.0])
+    assert (few.rho, few.lower, few.upper) == (pytest.approx(0.5), -1.0, 1.0)
+
+
+def test_the_scatter_shows_every_point_negative_overfitting_and_no_noise_included(tmp_path: Path) -> None:
+    points = (point(-0.2, 0.0), point(0.1, 0.001), point(0.4, 0.02), replace(point(0.5, 0.03), effect_rate=-3.0))
+    figure = curvature_plots.overfitting_scatter(pm.OverfittingProbe(points, correlations(points)))
+    for axis, name in zip(figure.axes, ("pep_effect", "sigma", "effect_rate"), strict=True):
+        drawn = axis.collections[0].get_offsets()
+        np.testing.assert_allclose(drawn, [[p.overfitting, getattr(p, name)] for p in points])
+        assert axis.get_xlim()[0] < -0.2
+    plots.save_figure(figure, tmp_path / "scatter.svg")
+    assert "rank correlation" in (tmp_path / "scatter.svg").read_text()
