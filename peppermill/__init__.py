@@ -7,7 +7,7 @@ from peppermill.baselines.single import SingleNetwork
 from peppermill.baselines.swa import WeightAverage
 from peppermill.baselines.temperature import Tempered, fit_temperature
 from peppermill.curvature.analysis import LocalAnalysis, local_analysis
-from peppermill.effects import Effect, Effects, item_effects
+from peppermill.effects import Effect, Effects, helped_and_hurt
 from peppermill.ensemble import PepEnsemble, fit, load
 from peppermill.evaluation import Comparison, Scores, compare, compare_all, evaluate
 from peppermill.likelihood import Bernoulli, Categorical, Gaussian
@@ -47,7 +47,7 @@ __all__ = [
     "evaluate",
     "fit",
     "fit_temperature",
-    "item_effects",
+    "helped_and_hurt",
     "load",
     "local_analysis",
     "metrics",

@@ -51,6 +51,7 @@ def check_architecture(model: nn.Module, checkpoints: Mapping[str, Checkpoint]) 
 
 
 def shapes(state: Mapping[str, Tensor]) -> dict[str, list[int]]:
+    """The shape of every array, by name."""
     return {name: list(value.shape) for name, value in state.items()}
 
 

@@ -73,7 +73,7 @@ class Effects:
     method: str = "PEP"
 
 
-def item_effects(pep: PepEnsemble, data: Data | Batches, *, count: int = COUNT, images: bool = True) -> Effects:
+def helped_and_hurt(pep: PepEnsemble, data: Data | Batches, *, count: int = COUNT, images: bool = True) -> Effects:
     """The `count` items that the ensemble helps most and those that it hurts most, against its own network.
 
     With `images`, each has a small picture, where the inputs are images and there is one item for each.

@@ -81,7 +81,7 @@ def test_a_real_ensemble_shows_its_own_members(fitted):
     """The ensemble's probability is the mean of its members' (eq. 9), and each is what the members say alone."""
     pep, images, labels = fitted
     assert pep.sigma > 0
-    found = pm.item_effects(pep, (images, labels), count=3)
+    found = pm.helped_and_hurt(pep, (images, labels), count=3)
     assert len(found.helped) == len(found.hurt) == 3
     for effect in (*found.helped, *found.hurt):
         alone = pep.member_log_probs(images[effect.item : effect.item + 1])[:, 0, effect.label].exp()
@@ -93,14 +93,14 @@ def test_a_real_ensemble_shows_its_own_members(fitted):
 def test_each_item_has_its_own_picture_whatever_the_batches(fitted, sizes):
     pep, images, labels = fitted
     batches = list(zip(images.split(sizes), labels.split(sizes), strict=True))
-    found = pm.item_effects(pep, batches)
+    found = pm.helped_and_hurt(pep, batches)
     for effect in (*found.helped, *found.hurt):
         assert effect.image == thumbnail(images[effect.item])
 
 
 def test_pictures_can_be_left_out(fitted):
     pep, images, labels = fitted
-    found = pm.item_effects(pep, (images, labels), images=False)
+    found = pm.helped_and_hurt(pep, (images, labels), images=False)
     assert {effect.image for effect in (*found.helped, *found.hurt)} == {None}
 
 
@@ -111,7 +111,7 @@ def test_pixels_with_labels_of_their_own_have_no_picture():
     with torch.no_grad():
         network.weight.mul_(9)
     data = torch.rand(2, 3, 5, 5), torch.randint(4, (2, 5, 5))
-    found = pm.item_effects(pm.fit(network, data, size=4), data)
+    found = pm.helped_and_hurt(pm.fit(network, data, size=4), data)
     assert (found.items, len(found.helped)) == (50, 6)
     assert {effect.image for effect in (*found.helped, *found.hurt)} == {None}
 
@@ -119,7 +119,7 @@ def test_pixels_with_labels_of_their_own_have_no_picture():
 def test_without_noise_nobody_changes(fitted):
     pep, images, labels = fitted
     still = pm.PepEnsemble(pep.model, replace(pep.recipe, sigma=0.0))
-    found = pm.item_effects(still, (images, labels))
+    found = pm.helped_and_hurt(still, (images, labels))
     assert (found.helped, found.hurt, found.gained, found.lost) == ((), (), 0, 0)
 
 

@@ -93,7 +93,15 @@ def test_the_installed_demo_is_not_the_checkout(content):
 
 def test_the_demo_writes_its_files(demo):
     names = {path.name for path in demo.iterdir()}
-    assert names == {"pep.json", "pep-temperature.json", "run.json", "sigma.png", "reliability.png", "stdout"}
+    assert names == {
+        "pep.json",
+        "pep-temperature.json",
+        "run.json",
+        "sigma.png",
+        "reliability.png",
+        "report.html",
+        "stdout",
+    }
     assert all((demo / name).stat().st_size < 4000 for name in ("pep.json", "pep-temperature.json"))
     for name in ("sigma.png", "reliability.png"):
         assert (demo / name).read_bytes().startswith(b"\x89PNG\r\n\x1a\n")

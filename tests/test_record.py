@@ -56,7 +56,7 @@ def test_what_was_fitted_and_what_it_costs(trained, run):
 def test_members_shown_are_those_of_the_ensemble_without_temperature(trained, run):
     _, data, pep, _ = trained
     assert run.effects.method == "PEP"
-    assert run.effects.helped == pm.item_effects(pep, data).helped
+    assert run.effects.helped == pm.helped_and_hurt(pep, data).helped
 
 
 def test_the_weights_and_the_recipes_are_on_record(trained, run):

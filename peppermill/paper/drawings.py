@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from peppermill.report.plots import BLUE, GREY, INK, ORANGE, STYLE
+from peppermill.report.drawing import BLUE, GREY, INK, ORANGE, new_figure, styled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -16,9 +16,10 @@ if TYPE_CHECKING:
 Content = Mapping[str, Any]
 
 
+@styled
 def figure1(content: Content) -> Figure:
     """Mean log-likelihood against sigma: the ensemble, each member, and the members' average."""
-    figure, (axis,) = _figure(1, 4.6, 3.2)
+    figure, (axis,) = new_figure(1, 4.6, 3.2)
     points = content["sweep"]["points"]
     sigmas = [point["sigma"] for point in points]
     members = np.array([point["member_log_likelihoods"] for point in points])
@@ -34,20 +35,22 @@ def figure1(content: Content) -> Figure:
     return figure
 
 
+@styled
 def figure2_reliability(content: Content) -> Figure:
     """Reliability diagrams side by side: accuracy against confidence, and the gap to the diagonal."""
     tables = content["reliability"]
-    figure, axes = _figure(len(tables), 1.9 * len(tables), 2.3)
+    figure, axes = new_figure(len(tables), 1.9 * len(tables), 2.3)
     for axis, (name, table) in zip(axes, tables.items(), strict=True):
         _draw_reliability(axis, name, table)
     axes[0].set_ylabel("accuracy")
     return figure
 
 
+@styled
 def figure2_corrected(content: Content, images: np.ndarray | None, names: list[str]) -> Figure:
     """Mistakes that PEP corrects: the members' probabilities of the true class, and the image where it is given."""
     shown = content["corrected"]
-    figure, axes = _figure(2, 6.4, 1.15 * max(1, -(-len(shown) // 2)), rows=max(1, -(-len(shown) // 2)))
+    figure, axes = new_figure(2, 6.4, 1.15 * max(1, -(-len(shown) // 2)), rows=max(1, -(-len(shown) // 2)))
     for axis, one in zip(axes, shown, strict=False):
         axis.hist(one["members"], bins=[k / 20 for k in range(21)], color=GREY)
         axis.axvline(one["network"], color=ORANGE, linewidth=1.4)
@@ -62,10 +65,11 @@ def figure2_corrected(content: Content, images: np.ndarray | None, names: list[s
     return figure
 
 
+@styled
 def figure3(content: Content) -> Figure:
     """(a) NLL over epochs for the first experiment; (b) ... overfitting against the PEP effect, coloured by sigma*."""
     experiments = content["experiments"]
-    figure, axes = _figure(len(experiments) + 1, 2.2 * (len(experiments) + 1), 2.3)
+    figure, axes = new_figure(len(experiments) + 1, 2.2 * (len(experiments) + 1), 2.3)
     _draw_epochs(axes[0], next(iter(experiments.values())))
     for axis, one in zip(axes[1:], experiments.values(), strict=True):
         points = one["points"]
@@ -102,15 +106,3 @@ def _draw_reliability(axis: Axes, name: str, table: Content) -> None:
     axis.plot([0, 1], [0, 1], color=INK, linewidth=0.7, linestyle="--")
     axis.set_title(f"{name}\nECE {100 * gap / sum(table['count']):.2f} %", fontsize=7.5)
     axis.set(xlim=(0, 1), ylim=(0, 1), xlabel="confidence")
-
-
-def _figure(columns: int, width: float, height: float, rows: int = 1) -> tuple[Figure, list[Axes]]:
-    try:
-        import matplotlib
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError('pictures need matplotlib: `pip install "peppermill[plots]"`.') from error
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(width, height), layout="constrained")
-        axes = figure.subplots(rows, columns, squeeze=False)
-    return figure, list(axes.flat)

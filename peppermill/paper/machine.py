@@ -40,5 +40,6 @@ def precision(machine: Machine) -> Iterator[None]:
 
 
 def synchronize(device: str) -> None:
+    """Wait until the device has done what it was asked; a CPU always has."""
     if torch.device(device).type == "cuda":
         torch.cuda.synchronize(device)

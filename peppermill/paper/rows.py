@@ -68,6 +68,7 @@ def row_data(row: Row, folder: Path | None, device: str, validation: int | None 
 
 
 def row_named(name: str) -> Row:
+    """The row of Table 2 that goes by this name."""
     if name not in ROWS:
         raise ValueError(f"there is no row {name!r} in Table 2: choose from {', '.join(ROWS)}.")
     return ROWS[name]

@@ -119,6 +119,7 @@ JOINT_PAIRS = tuple(
 
 
 def joint_difference(row: Mapping[str, Any], ours: str, theirs: str) -> Difference:
+    """Test NLL of one column less that of another, paired over the models of a row."""
     columns = row["columns"]
     return paired_difference(columns[theirs]["scores"]["nll"], columns[ours]["scores"]["nll"])
 

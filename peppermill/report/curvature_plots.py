@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from peppermill.curvature.effects import EffectPoint
 from peppermill.overfitting import NAMES, OverfittingProbe
-from peppermill.report.plots import BLUE, COLUMN, GREY, INK, ORANGE, _figure
+from peppermill.report.drawing import BLUE, COLUMN, GREY, INK, ORANGE, new_figure, styled
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -15,12 +15,13 @@ if TYPE_CHECKING:
 STEPS = 100  # of the predicted curve
 
 
+@styled
 def effect_curves(points: Sequence[EffectPoint], items: int, upper: float) -> Figure:
     """B_sigma of eq. 15 with a band of two errors, and the measured L(sigma) - L(0), for each item, against sigma.
 
     `upper` is where the believable range ends.
     """
-    figure, (axis,) = _figure(1, COLUMN * 1.35, COLUMN)
+    figure, (axis,) = new_figure(1, COLUMN * 1.35, COLUMN)
     last = max(points, key=lambda point: point.sigma)
     rate, error = (value / last.sigma**2 / items for value in (last.predicted, last.predicted_error))
     sigmas = [last.sigma * step / STEPS for step in range(STEPS + 1)]
@@ -50,10 +51,11 @@ def effect_curves(points: Sequence[EffectPoint], items: int, upper: float) -> Fi
     return figure
 
 
+@styled
 def overfitting_scatter(probe: OverfittingProbe) -> Figure:
     """Figure 3 (b-d): overfitting against the PEP effect, sigma* and the effect rate; every checkpoint is shown."""
     shown = ("pep_effect", "sigma", "effect_rate")
-    figure, axes = _figure(len(shown), 2.35 * len(shown), 2.5)
+    figure, axes = new_figure(len(shown), 2.35 * len(shown), 2.5)
     overfitting = [point.overfitting for point in probe.points]
     for axis, name in zip(axes, shown, strict=True):
         values = [getattr(point, name) for point in probe.points]

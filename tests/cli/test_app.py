@@ -4,10 +4,20 @@ import shlex
 
 import pytest
 
-from peppermill.cli import app, demo, evaluate, fit, info, predict, sweep
+from peppermill.cli import app, curvature, demo, evaluate, fit, info, predict, probe, report, sweep
 from peppermill.recipe import versions
 
-COMMANDS = {"demo": demo, "fit": fit, "evaluate": evaluate, "predict": predict, "sweep": sweep, "info": info}
+COMMANDS = {
+    "demo": demo,
+    "fit": fit,
+    "evaluate": evaluate,
+    "predict": predict,
+    "sweep": sweep,
+    "curvature": curvature,
+    "probe": probe,
+    "report": report,
+    "info": info,
+}
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -20,7 +30,7 @@ def test_help_shows_a_real_example(peppermill, name):
 
 def test_the_examples_run_one_after_the_other_as_they_stand(done, folder):
     """In a folder with my_models.py, resnet.safetensors and the three data files that they name."""
-    for name in ("fit", "evaluate", "predict", "sweep", "info"):
+    for name in ("fit", "evaluate", "predict", "sweep", "report", "info"):
         assert done(*shlex.split(COMMANDS[name].EXAMPLES)[1:])
     assert {"pep.json", "run.json", "predictions.npz", "curve.png"} <= {path.name for path in folder.iterdir()}
 

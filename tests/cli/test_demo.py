@@ -44,7 +44,8 @@ def methods_of(folder):
 def test_it_writes_what_it_says(written, out):
     listed = ["pep.json", "pep-temperature.json", "run.json", "sigma.png", "reliability.png"]
     assert f"wrote {out}/: {', '.join(listed)} (" in written
-    assert {path.name for path in out.iterdir()} == set(listed)
+    assert f"Open {out}/report.html in a browser" in written
+    assert {path.name for path in out.iterdir()} == {*listed, "report.html"}
 
 
 def test_the_files_belong_to_the_methods_of_the_run(written, out):
@@ -54,7 +55,8 @@ def test_the_files_belong_to_the_methods_of_the_run(written, out):
         pep = pm.load(out / file, peppermill.demo.network())
         assert methods[name]["fitted"]["sigma"] == pep.sigma
         assert methods[name]["fitted"].get("temperature", 1.0) == pep.temperature
-        assert methods[name]["forward_passes"] == pep.size == 2
+        assert methods[name]["forward_passes"] == (pep.size if pep.sigma else 1)
+        assert pep.size == 2
 
 
 def test_the_same_seed_gives_the_same_numbers(written, out, tmp_path):
@@ -65,14 +67,14 @@ def test_the_same_seed_gives_the_same_numbers(written, out, tmp_path):
 
 
 def test_what_to_try_next_can_be_tried(written, done, folder):
-    """Its two commands run as they stand in a folder with a my_models.py, weights and data of those names."""
+    """Its commands run as they stand in a folder with a my_models.py, weights and data of those names."""
     with (folder / "my_models.py").open("a") as file:
         file.write("\nmake = resnet\n")
     (folder / "resnet.safetensors").rename(folder / "model.safetensors")
     ending = written[written.index("Your own model") :]
     assert "pm.fit(model, validation, temperature=True)" in ending
     commands = [line.split() for line in ending.splitlines() if line.strip().startswith("peppermill ")]
-    assert [command[1] for command in commands] == ["fit", "evaluate"]
+    assert [command[1] for command in commands] == ["fit", "evaluate", "report"]
     for command in commands:
         done(*command[1:])
 
@@ -102,4 +104,4 @@ def test_without_matplotlib_it_works_and_says_the_cure(tmp_path):
     assert found.returncode == 0, found.stderr
     assert 'run.json; no pictures, for pictures need matplotlib: `pip install "peppermill[plots]"`.' in found.stdout
     names = {path.name for path in (tmp_path / "peppermill-demo").iterdir()}
-    assert names == {"pep.json", "pep-temperature.json", "run.json"}
+    assert names == {"pep.json", "pep-temperature.json", "run.json", "report.html"}
