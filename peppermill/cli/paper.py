@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -48,6 +48,9 @@ def table2_command(
     out: Out = OUT,
     checkpoints: Checkpoints = CHECKPOINTS,
     schedule: Annotated[str, typer.Option("--swa", help="The schedule of SWA.")] = swa_schedules.DEFAULT,
+    perturbed: Annotated[
+        str | None, typer.Option(help="Other layers than the paper's in its PEP column: a regular expression.")
+    ] = None,
     graphs: Graphs = True,
     unfold: Unfold = False,
     streams: Streams = 0,
@@ -56,7 +59,7 @@ def table2_command(
 ) -> None:
     """Table 2: the networks of the paper, trained as it did, and every method beside it."""
     machine = Machine(device, graphs, unfold, streams, precision)
-    table2.main(_settings(rows, models, data, out, checkpoints, machine, tiny, swa=schedule))
+    table2.main(_settings(rows, models, data, out, checkpoints, machine, tiny, swa=schedule, perturbed=perturbed))
 
 
 @app.command("swa", epilog="peppermill paper swa --rows cifar10 --schedules 'plain:start=4 longer:swa=1e-3,more=20'")
@@ -201,13 +204,13 @@ def _settings(
     checkpoints: Path,
     machine: Machine,
     tiny: bool,
-    swa: str = swa_schedules.DEFAULT,
+    **more: Any,
 ) -> Settings:
     if models < 1:
         raise ValueError(f"`--models {models}` must be at least 1.")
     seeds = tuple(range(SEEDS[0], SEEDS[0] + models))
     settings = Settings(
-        _names(rows), seeds, swa=swa, data=data, out=out, checkpoints=checkpoints, machine=machine, say=say
+        _names(rows), seeds, data=data, out=out, checkpoints=checkpoints, machine=machine, say=say, **more
     )
     return tiny_settings(settings) if tiny else settings
 

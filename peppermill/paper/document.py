@@ -65,7 +65,8 @@ def _table2(settings: Settings) -> list[str] | None:
     rows = {name: row for name, row in found.items() if row is not None}
     if not rows:
         return None
-    lines = [_counted(rows), ""]
+    schedules = ", ".join(sorted({f"`{row['settings']['swa']}`" for row in rows.values()}))
+    lines = [_counted(rows), "", f"The schedule of the SWA column is {schedules}; see below.", ""]
     for score, title in tables.SCORES.items():
         lines += [f"### {title}", "", *tables.paper_table(rows, score), ""]
     lines += ["### Cells that differ", "", *_outside(rows), ""]

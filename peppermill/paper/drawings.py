@@ -76,7 +76,9 @@ def figure3(content: Content) -> Figure:
         overfitting = [point["test_nll"] - point["training_nll"] for point in points]
         effect = [point["test_nll"] - point["pep_nll"] for point in points]
         drawn = axis.scatter(overfitting, effect, c=[point["sigma"] for point in points], s=9, cmap="cividis")
-        figure.colorbar(drawn, ax=axis, label="σ*", shrink=0.8)
+        bar = figure.colorbar(drawn, ax=axis, shrink=0.8)
+        bar.set_label("σ*", fontsize=8)
+        bar.ax.tick_params(labelsize=7)
         rho = one["correlations"]["overfitting and effect"]
         axis.set_title(f"{one['title']}\nρ = {rho['value']:.2f} [{rho['lower']:.2f}, {rho['upper']:.2f}]", fontsize=7.5)
         axis.set_xlabel("overfitting")

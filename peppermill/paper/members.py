@@ -19,7 +19,7 @@ from peppermill.noise import Noise
 from peppermill.paper.machine import Machine, precision
 from peppermill.paper.stacked import State, apply_layer, count_of, entered
 
-KEPT_BYTES = {"cuda": 2**35, "cpu": 5 * 2**29}  # of the first perturbed layer
+KEPT_BYTES = {"cuda": 2**34, "cpu": 5 * 2**29}  # of the first perturbed layer
 BATCH = {"cuda": 1000, "cpu": 250}  # images at once
 
 #: Some of a network's layers, in order, by name.
@@ -101,12 +101,11 @@ class FirstLayer:
         self.centers: list[Tensor] = []
         self.responses: dict[int, list[Tensor]] = {}
 
-    def fits(self, size: int) -> bool:
-        """Whether the responses of so many members can be kept."""
+    def streams_kept(self) -> int:
+        """For how many draws the response can be kept, beside the layer at theta* itself."""
         probe = self._apply(self.stack.state, self.data.images[: self.data.batch_size])
-        return probe.nbytes * (size + 1) * len(self.data.labels) <= self.data.room * min(
-            self.data.batch_size, len(self.data.labels)
-        )
+        share = min(self.data.batch_size, len(self.data.labels)) / len(self.data.labels)
+        return max(0, int(self.data.room * share / probe.nbytes) - 1)
 
     def direct(self, state: State) -> Iterator[Tensor]:
         """The layer's outputs for a state, batch after batch."""
@@ -153,7 +152,7 @@ class StackedMembers:
         first = next(name for name, _ in stack.network.named_children() if f"{name}.weight" in selected)
         self.first = stack.kept.setdefault((id(data), first), FirstLayer(stack, data, first))
         self.layers, self.folds = foldable(self.first.after)
-        self.keep = self.first.fits(size)
+        self.streams_kept = self.first.streams_kept()
 
     @torch.no_grad()
     def run(self, sigmas: Mapping[int, float]) -> dict[int, MemberPass]:
@@ -193,7 +192,8 @@ class StackedMembers:
             draw = self.stack.directions.of(name, stream)
             part = draw if len(chosen) == len(self.stack) else draw[chosen]
             state[name] = torch.addcmul(state[name], part, scales.view(-1, *[1] * (draw.ndim - 1)))
-        inputs = self.first.kept(scales, stream, chosen) if self.keep else self.first.direct(state)
+        keep = stream < self.streams_kept
+        inputs = self.first.kept(scales, stream, chosen) if keep else self.first.direct(state)
         folded = fold(state, self.folds)
         return torch.cat([log_probs_of(self._rest(folded, value)) for value in inputs], dim=1)
 

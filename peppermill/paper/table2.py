@@ -7,7 +7,7 @@ images. Each stage of a row is kept as it is done, so that a run killed at any m
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from peppermill.files import read_json, write_atomically
@@ -22,7 +22,7 @@ VERSION = 1
 
 def main(settings: Settings) -> dict[str, dict[str, Any]]:
     """Every row of the table: computed, continued, or read where it is done."""
-    rows = {name: row_named(name) for name in settings.rows}
+    rows = {name: _row(name, settings) for name in settings.rows}
     found = {}
     for name, row in rows.items():
         path = settings.out / f"table2-{name}.json"
@@ -35,6 +35,11 @@ def main(settings: Settings) -> dict[str, dict[str, Any]]:
             settings.say(f"{row.title}: wrote {path}")
         found[name] = known
     return found
+
+
+def _row(name: str, settings: Settings) -> Row:
+    row = row_named(name)
+    return replace(row, perturbed=settings.perturbed) if settings.perturbed else row
 
 
 def _run_row(name: str, row: Row, settings: Settings) -> dict[str, Any]:

@@ -38,6 +38,7 @@ class Settings:
     our_tuning_size: int = 10  # members while tuning in our columns: the library's default
     bins: int = 20  # the authors' scripts
     swa: str = swa_schedules.DEFAULT  # the paper publishes none: docs/paper.md says why this one
+    perturbed: str | None = None  # other layers than the row's own, as a regular expression
     validation: int | None = None  # only tests shorten it
     data: Path | None = None
     out: Path = Path("results/paper")

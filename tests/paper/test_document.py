@@ -29,7 +29,13 @@ def as_printed(row: str) -> dict[str, Any]:
             scores[score] = [mean - less - 0.0002, mean - less + 0.0002]
         columns[method] = {"scores": scores, "over": "models"}
     made = {"versions": {"torch": "2"}, "hardware": {"processor": "p", "cores": 2}, "time": "2020-12-06T00:00:00"}
-    head = {"format": table2.KIND, "version": table2.VERSION, "row": row, "title": ROWS[row].title}
+    head = {
+        "format": table2.KIND,
+        "version": table2.VERSION,
+        "row": row,
+        "title": ROWS[row].title,
+        "settings": {"swa": "plain"},
+    }
     return head | {"columns": columns, "seconds": {"training": 60.0}, "provenance": made}
 
 

@@ -14,10 +14,9 @@ from peppermill.data import Batches
 from peppermill.engines.loop import run_members
 from peppermill.likelihood import Categorical
 from peppermill.noise import Noise
-from peppermill.paper import members
 from peppermill.paper.lockstep import in_lockstep
 from peppermill.paper.machine import Machine
-from peppermill.paper.members import Directions, Images, Stack, StackedMembers
+from peppermill.paper.members import KEPT_BYTES, Directions, Images, Stack, StackedMembers
 from peppermill.paper.networks import NETWORKS
 from peppermill.paper.stacked import stack, unstack
 from peppermill.paper.tuned import (
@@ -58,15 +57,14 @@ def selected(name: str, rule: str) -> list[str]:
 
 @pytest.mark.parametrize(("name", "shape", "rule"), CASES)
 @pytest.mark.parametrize("antithetic", [False, True])
-@pytest.mark.parametrize("room", [0, 2**30])
+@pytest.mark.parametrize("kept", [0, 1, 3])
 def test_members_together_are_the_members_of_each_network(
-    name: str, shape: tuple[int, ...], rule: str, antithetic: bool, room: int, monkeypatch: pytest.MonkeyPatch
+    name: str, shape: tuple[int, ...], rule: str, antithetic: bool, kept: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With and without keeping the first layer; for all networks, and for some, of which one has sigma = 0."""
-    monkeypatch.setitem(members.KEPT_BYTES, "cpu", room)
-    stacked, data = networks_and_data(name, shape, items=24)
+    stacked, data = networks_and_data(name, shape, items=12)
     together = StackedMembers(stacked, data, selected(name, rule), 3, antithetic)
-    assert together.keep == (room > 0)
+    monkeypatch.setattr(together, "streams_kept", kept)
     for sigmas in ({0: 0.01, 1: 0.02, 2: 0.05}, {0: 0.03, 2: 0.0}):
         found = together.run(sigmas)
         for index, sigma in sigmas.items():
@@ -77,6 +75,14 @@ def test_members_together_are_the_members_of_each_network(
             )
             for part in ("member_log_likelihoods", "averaged"):
                 torch.testing.assert_close(getattr(found[index], part), getattr(expected, part), rtol=1e-4, atol=1e-4)
+
+
+def test_no_more_is_kept_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    stacked, data = networks_and_data("mnist_mlp", (1, 28, 28), items=24)
+    layer = 3 * 200 * 24 * 4  # bytes of the first hidden layer: networks, units, items, float32
+    for room, expected in ((0, 0), (layer, 0), (2 * layer, 1), (5 * layer + 1, 4)):
+        monkeypatch.setitem(KEPT_BYTES, "cpu", room)
+        assert StackedMembers(stacked, data, selected("mnist_mlp", "kernels"), 3, False).streams_kept == expected
 
 
 @pytest.mark.filterwarnings("ignore::peppermill.PepWarning")

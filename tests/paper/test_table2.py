@@ -120,6 +120,15 @@ def test_another_schedule_of_swa_changes_only_its_column(
     assert different == ["swa"]
 
 
+def test_other_layers_change_pep_and_not_the_networks(data_folder: Path, tmp_path: Path, whole: dict[str, Any]) -> None:
+    asked = settings(data_folder, tmp_path, rows=("mnist-mlp",), perturbed=r"^output\.weight$", epochs=2)
+    found = table2.main(asked)["mnist-mlp"]
+    assert found["row_settings"]["perturbed"] == r"^output\.weight$"
+    assert found["columns"]["pep"]["sigma"] != whole["columns"]["pep"]["sigma"]
+    assert found["columns"]["baseline"] == whole["columns"]["baseline"]
+    assert found["columns"]["pep_kernels"] == whole["columns"]["pep_kernels"]
+
+
 def test_unknown_rows_and_short_data_are_refused(data_folder: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="there is no row 'svhn' in Table 2: choose from mnist-mlp"):
         table2.main(settings(data_folder, tmp_path, rows=("svhn",)))
