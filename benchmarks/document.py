@@ -74,7 +74,30 @@ def antithetic_section(found: dict[str, Any]) -> str:
     )
 
 
-SECTIONS = {"core": core_section, "antithetic": antithetic_section}
+def training_section(found: dict[str, Any]) -> str:
+    table = []
+    for row in found["rows"]:
+        best = max((row[key] for key in row if isinstance(row[key], dict)), key=lambda one: one["ratio"])
+        name = row["network"].replace("_", " ") + (" with dropout" if row["dropout"] else "")
+        table.append(
+            f"| {name} | {row['eager_ms_per_step']:.2f} ms | {best['ms_per_step']:.2f} ms | **{best['ratio']:.1f}** |"
+        )
+    return "\n".join(
+        [
+            "## Training 25 seeds together",
+            "",
+            "One step of one network in the usual eager loop, one step of 25 networks together, and how many times faster",
+            f"25 seeds are then trained. `python benchmarks/training_together.py --device cuda`; {_where(found)}.",
+            "",
+            "| network | eager, one | together, 25 | times faster |",
+            "|---|---|---|---|",
+            *table,
+            "",
+        ]
+    )
+
+
+SECTIONS = {"core": core_section, "antithetic": antithetic_section, "training_together": training_section}
 
 
 def _spread(summary: dict[str, float], name: str) -> str:

@@ -5,6 +5,7 @@ Writes results/demo/run.json, docs/images/*.png and the table between the two co
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -21,7 +22,8 @@ MARKS = ("<!-- demo table -->", "<!-- end of demo table -->")
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
-        subprocess.run([sys.executable, "-m", "peppermill", "demo", "--out", folder], check=True, cwd=ROOT)
+        command = [sys.executable, "-m", "peppermill", "demo", "--out", "."]
+        subprocess.run(command, check=True, cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT)})
         write_atomically(ROOT / "results/demo/run.json", Path(folder, "run.json").read_text())
         for picture in ("sigma.png", "reliability.png"):
             write_atomically(ROOT / "docs/images" / picture, Path(folder, picture).read_bytes())
