@@ -28,7 +28,7 @@ import peppermill as pm
 from benchmarks.networks import resnet20
 from benchmarks.timing import write_result
 from peppermill.curvature.fisher import item_gradients
-from peppermill.curvature.landscape import gaussian_directions, landscape
+from peppermill.curvature.landscape import gaussian_directions, landscape_of
 from peppermill.curvature.laplacian import hessian_products
 
 IMAGES, PROBES, BATCH, ROUNDS = 1000, 8, 100, 3
@@ -82,7 +82,7 @@ class Work:
         self.model = resnet20().to(device)
         pairs = zip(inputs.to(device).split(BATCH), labels.to(device).split(BATCH), strict=True)
         self.batches = list(pairs)
-        self.landscape, self.data = landscape(self.model, self.batches, "all", pm.Categorical(), BATCH)
+        self.landscape, self.data = landscape_of(self.model, self.batches, "all", pm.Categorical(), BATCH)
         self.directions = partial(gaussian_directions, self.landscape.center, PROBES, 0)
         self.loss = nn.CrossEntropyLoss(reduction="sum")
         self.extended, self.extended_loss = extend(resnet20().to(device)), extend(nn.CrossEntropyLoss(reduction="sum"))

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from peppermill.curvature.direct import CHANGE, PASSES, Directional, directional_derivatives, step_size
 from peppermill.curvature.estimates import Control, estimate
 from peppermill.curvature.fisher import ItemGradients, item_gradients
-from peppermill.curvature.landscape import Landscape, axes, gaussian_directions, landscape
+from peppermill.curvature.landscape import Landscape, axes, checked_inputs, gaussian_directions, landscape_of
 from peppermill.curvature.laplacian import Products, hessian_products
 from peppermill.curvature.quartic import quartic_term
 from peppermill.data import Batches
@@ -100,20 +100,21 @@ def local_analysis(
     Half-precision networks are computed in float32. How far to believe it: docs/curvature.md.
     """
     _check(probes, step)
-    found, batches = landscape(model, data, parameters, likelihood_named(likelihood), batch_size)
+    found, batches = landscape_of(model, data, parameters, likelihood_named(likelihood), batch_size)
     random = _kept_if_small(partial(gaussian_directions, found.center, probes, seed), probes, found)
     exact = probes >= found.dimensions
     directions = partial(axes, found.center) if exact else random
     count = found.dimensions if exact else probes
 
-    gradients = _gradients(found, batches)
-    products = _products(found, batches, directions, count)
+    inputs = checked_inputs(found, batches)
+    gradients = _gradients(found, batches, inputs)
+    products = _products(found, batches, directions, count * inputs)
     long = step or step_size(found, gradients, float(products.forms.mean()))
     short = step or (long * _shorter(found.dtype) if exact else long)
-    derivatives = _derivatives(found, batches, directions, short, count)
+    derivatives = _derivatives(found, batches, directions, short, count * inputs)
     control = Control(products.slopes.square().sum(dim=1), float(gradients.squares.sum()))
     rates = _item_rates(derivatives.second, products.slopes, gradients.squares, control)
-    fourth = derivatives.fourth if not exact else _derivatives(found, batches, random, long, probes).fourth
+    fourth = derivatives.fourth if not exact else _derivatives(found, batches, random, long, probes * inputs).fourth
     quartic, quartic_error = quartic_term(fourth, derivatives.second, exact)
 
     def estimated(wanted: Tensor) -> tuple[float, float]:
@@ -167,19 +168,19 @@ def _item_rates(second: Tensor, slopes: Tensor, squares: Tensor, control: Contro
     return (second - weight * (slopes.square() - squares)).mean(dim=0)
 
 
-def _gradients(found: Landscape, batches: Batches) -> ItemGradients:
-    with progress("gradients of every item") as tick:
+def _gradients(found: Landscape, batches: Batches, inputs: int) -> ItemGradients:
+    with progress("gradients of every item", inputs) as tick:
         gradients = item_gradients(found, batches, tick)
     if not len(gradients.squares):
         raise ValueError(f"`{batches.argument}` has no item that counts: every label is the ignored one.")
     return gradients
 
 
-def _products(found: Landscape, batches: Batches, directions: Directions, count: int) -> Products:
-    with progress(f"{count} Hessian-vector products") as tick:
+def _products(found: Landscape, batches: Batches, directions: Directions, inputs: int) -> Products:
+    with progress("products with the Hessian", inputs) as tick:
         return hessian_products(found, batches, directions, tick)
 
 
-def _derivatives(found: Landscape, batches: Batches, directions: Directions, step: float, count: int) -> Directional:
-    with progress(f"{PASSES * count} small steps") as tick:
+def _derivatives(found: Landscape, batches: Batches, directions: Directions, step: float, inputs: int) -> Directional:
+    with progress("small steps", PASSES * inputs) as tick:
         return directional_derivatives(found, batches, directions, step, tick)

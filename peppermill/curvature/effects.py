@@ -60,7 +60,7 @@ def compare_effects(
 ) -> tuple[EffectPoint, ...]:
     """Predicted and measured effect for every sigma; the members are antithetic pairs that no probe of ours has seen.
 
-    Pairs, because independent members lose sigma^2/2 Tr F / m by averaging over few: as much as the effect itself.
+    Pairs, because an average over m independent members loses sigma^2/2 Tr F / m, of the order of the effect itself.
     """
     if size < 6 or size % 2:
         raise ValueError(

@@ -54,7 +54,7 @@ class Landscape:
         return self.of_items(self.outputs(params, inputs), labels)
 
 
-def landscape(
+def landscape_of(
     model: nn.Module, data: Data, parameters: Selection, likelihood: Likelihood, batch_size: int
 ) -> tuple[Landscape, Batches]:
     """The landscape around the network's weights, and the data in its type; half precision becomes float32."""
@@ -72,9 +72,23 @@ def landscape(
     rest = {name: typed(value) for name, value in everything.items() if name not in center}
     batches = Batches(data, model, batch_size=batch_size)
     batches.dtype = dtype
-    found_landscape = Landscape(model, likelihood, center, rest)
-    _check(found_landscape, batches)
-    return found_landscape, batches
+    return Landscape(model, likelihood, center, rest), batches
+
+
+@torch.no_grad()
+def checked_inputs(landscape: Landscape, data: Batches) -> int:
+    """How many inputs the data have, after a look at what the network says about each."""
+    count = 0
+    for inputs, labels in data:
+        outputs = landscape.outputs(landscape.center, inputs)
+        if not bool(outputs.isfinite().all()):
+            raise ValueError(
+                "the network itself gives outputs that are NaN or infinite on these data: check its weights and the "
+                "inputs first."
+            )
+        landscape.likelihood.check(outputs, labels)
+        count += len(labels)
+    return count
 
 
 def gaussian_directions(center: Params, count: int, seed: int) -> Iterator[Params]:
@@ -114,15 +128,3 @@ def twice_differentiable() -> Iterator[None]:
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fused)
-
-
-def _check(found: Landscape, batches: Batches) -> None:
-    inputs, labels = part(next(iter(batches)), 0, 8)
-    with torch.no_grad():
-        outputs = found.outputs(found.center, inputs)
-    if not bool(outputs.isfinite().all()):
-        raise ValueError(
-            "the network itself gives outputs that are NaN or infinite on these data: check its weights and the "
-            "inputs first."
-        )
-    found.likelihood.check(outputs, labels)
