@@ -86,8 +86,8 @@ def training_section(found: dict[str, Any]) -> str:
         [
             "## Training 25 seeds together",
             "",
-            "One step of one network in the usual eager loop, one step of 25 networks together, and how many times",
-            f"faster 25 seeds are then trained. `python benchmarks/training_together.py --device cuda`; {_where(found)}.",
+            "One step of one network in the usual eager loop, one step of 25 networks together, and the gain.",
+            f"`python benchmarks/training_together.py --device cuda`; {_where(found)}.",
             "",
             "| network | eager, one | together, 25 | times faster |",
             "|---|---|---|---|",
