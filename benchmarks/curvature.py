@@ -40,6 +40,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--name", default="curvature", help="of the result: results/bench/NAME.json")
     parser.add_argument("--images", type=int, default=IMAGES)
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--peak", action="store_true", help="print the peak memory of our work alone, and stop")
     asked = parser.parse_args()
     if asked.peak:
@@ -48,7 +49,7 @@ def main() -> None:
     peak = _peak_of_ours(asked.device, asked.images)  # first: a process begins with the peak of its parent
     _in_turns(Work(asked.device, BATCH).jobs(), asked.device, rounds=1)  # warms up
     work = Work(asked.device, asked.images)
-    seconds = _in_turns(work.jobs(), asked.device, ROUNDS)
+    seconds = _in_turns(work.jobs(), asked.device, asked.rounds)
     ours = [a + b for a, b in zip(seconds["fisher"], seconds["laplacian"], strict=True)]
     theirs = [a + b for a, b in zip(seconds["backpack_fisher"], seconds["curvlinops_laplacian"], strict=True)]
     write_result(
@@ -57,6 +58,7 @@ def main() -> None:
             "images": asked.images,
             "probes": PROBES,
             "batch": BATCH,
+            "rounds": asked.rounds,
             "parameters": work.landscape.dimensions,
             "clock": "CPU seconds of the process" if asked.device == "cpu" else "seconds",
             "seconds": {**seconds, "ours": ours, "peers": theirs},

@@ -65,6 +65,6 @@ def overfitting_scatter(probe: OverfittingProbe) -> Figure:
             axis.axvline(0, color=INK, linewidth=0.6, linestyle=":")
         found = probe.correlations.get(name)
         rho = f"rank correlation {found.rho:.2f}" if found else "no correlation: one value"
-        axis.set_title(f"{NAMES[name]}\n{rho}")
+        axis.set_title(f"{NAMES[name]}\n{rho}", fontsize=8)
         axis.set(xlabel="overfitting: test − training NLL")
     return figure
