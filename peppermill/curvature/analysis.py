@@ -103,8 +103,7 @@ def local_analysis(
     found, batches = landscape_of(model, data, parameters, likelihood_named(likelihood), batch_size)
     random = _kept_if_small(partial(gaussian_directions, found.center, probes, seed), probes, found)
     exact = probes >= found.dimensions
-    directions = partial(axes, found.center) if exact else random
-    count = found.dimensions if exact else probes
+    directions, count = (partial(axes, found.center), found.dimensions) if exact else (random, probes)
 
     inputs = checked_inputs(found, batches)
     gradients = _gradients(found, batches, inputs)
