@@ -40,6 +40,7 @@ def command(
     device: options.Device = "cpu",
 ) -> None:
     """Laplacian, Fisher trace and effect rate at the network's weights; predicted beside measured PEP effect."""
+    options.refuse_outputs(out, picture)
     network, labelled = options.network(model, weights, device), options.labelled(data)
     shared: dict[str, Any] = {"parameters": parameters, "likelihood": likelihood, "batch_size": batch_size}
     analysis = local_analysis(network, labelled, probes=probes, seed=seed, **shared)

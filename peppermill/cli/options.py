@@ -12,6 +12,8 @@ from safetensors.torch import load_file
 from torch import nn
 
 from peppermill.ensemble import PepEnsemble, load
+from peppermill.files import refuse_unwritable
+from peppermill.report import plots
 from peppermill.sources import data_from, model_from
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="The network: python:package.module:factory.")]
@@ -69,6 +71,14 @@ def lines(path: Path) -> list[str]:
     if not path.is_file():
         raise ValueError(f"there is no file {path} (`--class-names`).")
     return path.read_text(encoding="utf-8").splitlines()
+
+
+def refuse_outputs(out: Path | None, picture: Path | None) -> None:
+    """Raise before the work where its results could not be written after it."""
+    refuse_unwritable(out)
+    if picture:
+        refuse_unwritable(picture)
+        plots.refuse_other_formats(picture)
 
 
 def numbers(text: str, option: str) -> list[float]:

@@ -41,6 +41,7 @@ def command(
     device: options.Device = "cpu",
 ) -> None:
     """Does PEP see overfitting? The train-test gap against sigma*, PEP effect and curvature of each checkpoint."""
+    options.refuse_outputs(out, picture)
     found = probe_overfitting(
         options.network(model, None, device),
         checkpoints,

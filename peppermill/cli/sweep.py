@@ -9,7 +9,6 @@ import typer
 
 from peppermill.cli import options
 from peppermill.cli.console import say, show_sweep
-from peppermill.files import refuse_unwritable
 from peppermill.report import plots
 from peppermill.results import Run, plain, provenance, write_run
 from peppermill.sweep import sweep_sigma
@@ -38,10 +37,7 @@ def command(
     device: options.Device = "cpu",
 ) -> None:
     """The log-likelihood of the ensemble and of its members, and every score, along a grid of sigma (Figure 1)."""
-    refuse_unwritable(out)
-    if picture:
-        refuse_unwritable(picture)
-        plots.refuse_other_formats(picture)
+    options.refuse_outputs(out, picture)
     swept = sweep_sigma(
         options.network(model, weights, device),
         options.labelled(data),
