@@ -32,17 +32,17 @@
     if (element.dataset.figure === "sigma") element.on("plotly_click", (event) => move(element.closest(".explorer"), event.points[0].pointNumber));
   }
 
-  // In the order of the page; now and then the browser may show what it has and answer the reader.
+  // In the order of the page: what the reader sees at once, the rest in pauses, so that the page answers meanwhile.
   async function drawVisible() {
-    let since = performance.now();
+    const root = document.documentElement;
     for (const element of document.querySelectorAll(".plot")) {
       if (drawn.has(element) || element.closest("[hidden]")) continue;
-      draw(element);
-      if (performance.now() - since < 80) continue;
-      await new Promise((resume) => setTimeout(resume));
-      since = performance.now();
+      if (!root.dataset.opened && element.getBoundingClientRect().top > innerHeight) root.dataset.opened = Math.round(performance.now());
+      if (root.dataset.opened) await new Promise((resume) => setTimeout(resume));
+      if (!drawn.has(element)) draw(element);
     }
-    document.documentElement.dataset.drawn = Math.round(performance.now());
+    root.dataset.opened ??= Math.round(performance.now());
+    root.dataset.drawn = Math.round(performance.now());
   }
 
   function show(k) {
