@@ -135,7 +135,7 @@ def _version(name: str) -> str:
     try:
         return version(name)
     except PackageNotFoundError:
-        return "not installed"
+        return "from a checkout" if name == "peppermill" else "not installed"
 
 
 def _processor() -> str:

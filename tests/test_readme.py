@@ -55,3 +55,40 @@ def test_links_within_the_repository_lead_somewhere(page):
     links = re.findall(r"\]\(([^)\s#]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
     inside = [link for link in links if not re.match(r"[a-z]+:", link)]
     assert [link for link in inside if not os.path.exists(page.parent / link)] == []
+
+
+def result(name):
+    return json.loads((ROOT / "results" / name).read_text(encoding="utf-8"))
+
+
+def numbers_on_the_page_of_curvature():
+    """Each as it is written there, from the results file that stands beside it."""
+    demo, probe = result("curvature/demo.json")["curvature"], result("curvature/overfitting.json")["overfitting"]
+    carried, mislabelled = (result("bench/item_effects.json")[key] for key in ("as_they_are", "with_mislabelled"))
+    kinks = result("bench/kinks.json")["networks"]["ReLU, max pooling"][2]
+    yield f"Laplacian of −{-demo['laplacian'] / 1e6:.2f}e6 ± {demo['laplacian_error'] / 1e6:.2f}e6"
+    yield f"a Fisher trace of {demo['fisher_trace'] / 1e6:.2f}e6"
+    yield f"effect rate of {demo['effect_rate'] / 1e6:.2f}e6 ± {demo['effect_rate_error'] / 1e6:.2f}e6"
+    yield f"believed up to σ = {demo['believable_range'][1]:.4f}"
+    yield f"the traces add up to −{-kinks['from_derivatives']:.0f} ± {kinks['from_derivatives_error']:.0f}"
+    yield f"steps of {kinks['step']} finds {kinks['from_steps']:.0f} ± {kinks['from_steps_error']:.0f}"
+    yield f"measures {kinks['measured']:.0f} ± {kinks['measured_error']:.0f}"
+    wrong, hardest = carried["carried"][:2]
+    yield f"the {100 * wrong['fraction']:.1f} % that the network gets wrong carry {100 * wrong['share']:.0f} %"
+    yield f"The {100 * hardest['fraction']:.0f} % of lowest likelihood carry {100 * hardest['share']:.0f} %"
+    made = mislabelled["carried"][-1]
+    yield f"{100 * made['fraction']:.1f} % of the test labels are made wrong on purpose, those items carry"
+    yield f"carry {100 * made['share']:.0f} % of the gain."
+    for name in ("pep_effect", "sigma"):
+        rho = probe["correlations"][name]
+        yield f"{rho['rho']:.2f} [{rho['lower']:.2f}, {rho['upper']:.2f}]"
+    cost = result("bench/curvature.json")
+    yield f"{cost['ratio_to_plain_pass']['ratio']:.0f} times the time of one plain forward and backward pass"
+    yield f"{cost['ratio_to_peers']['ratio']:.2f} times that of BackPACK and curvlinops"
+    yield f"{cost['peak_bytes'] / 1e9:.1f} GB at most"
+
+
+@pytest.mark.parametrize("number", numbers_on_the_page_of_curvature())
+def test_the_numbers_on_the_page_of_curvature_are_those_of_the_results(number):
+    text = " ".join((ROOT / "docs" / "curvature.md").read_text(encoding="utf-8").split())
+    assert number in text

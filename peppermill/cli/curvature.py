@@ -55,7 +55,8 @@ def command(
         settings = {"model": model, "data": data, "probes": probes, "size": size, "parameters": parameters}
         title = f"curvature of {model} on {data}"
         write_run(
-            Run(title, settings, (), provenance=provenance(seed), curvature=_panel(analysis, points, carried)), out
+            Run(title, settings, (), provenance=provenance(seed, network), curvature=_panel(analysis, points, carried)),
+            out,
         )
         say(f"wrote {out}")
     if picture:

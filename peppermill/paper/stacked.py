@@ -107,6 +107,8 @@ def _grouped_convolution(layer: nn.Conv2d, weight: Tensor, bias: Tensor, value: 
     if value.ndim == 5 and value.stride(1) == 0:  # all networks look at the same images: one plain convolution
         return F.conv2d(value[:, 0], kernels, bias.reshape(-1), padding=padding)
     flat = value.reshape(len(value), count * inputs, *value.shape[-2:])
+    if count == 1:  # channels last: the form that tensor cores take without a copy back and forth
+        flat, kernels = (t.contiguous(memory_format=torch.channels_last) for t in (flat, kernels))
     return F.conv2d(flat, kernels, bias.reshape(-1), padding=padding, groups=count)
 
 
