@@ -49,7 +49,7 @@ def main() -> None:
     peak = _peak_of_ours(asked.device, asked.images)  # first: a process begins with the peak of its parent
     _in_turns(Work(asked.device, BATCH).jobs(), asked.device, rounds=1)  # warms up
     work = Work(asked.device, asked.images)
-    seconds = _in_turns(work.jobs(), asked.device, asked.rounds)
+    seconds, values = _in_turns(work.jobs(), asked.device, asked.rounds)
     ours = [a + b for a, b in zip(seconds["fisher"], seconds["laplacian"], strict=True)]
     theirs = [a + b for a, b in zip(seconds["backpack_fisher"], seconds["curvlinops_laplacian"], strict=True)]
     write_result(
@@ -67,7 +67,7 @@ def main() -> None:
             "ratio_to_peers": _ratio(ours, theirs),
             "ratio_of_fisher_to_backpack": _ratio(seconds["fisher"], seconds["backpack_fisher"]),
             "ratio_of_laplacian_to_curvlinops": _ratio(seconds["laplacian"], seconds["curvlinops_laplacian"]),
-            "agreement": work.agreement(),
+            "agreement": _agreement(values),
             "peak_bytes": peak,
             "limit_bytes": LIMIT_BYTES,
             "peers": {name: version(name) for name in ("curvlinops-for-pytorch", "backpack-for-pytorch")},
@@ -130,22 +130,26 @@ class Work:
     def data_size(self) -> int:
         return sum(len(labels) for _, labels in self.batches)
 
-    def agreement(self) -> dict[str, float]:
-        """The largest relative difference between our numbers and theirs."""
-        ours, theirs = self.laplacian(), self.curvlinops_laplacian()
-        fisher, peer = float(self.fisher()), float(self.backpack_fisher())
-        return {"fisher": abs(fisher / peer - 1), "laplacian": float(((ours - theirs) / theirs).abs().max())}
+
+def _agreement(values: dict[str, Tensor]) -> dict[str, float]:
+    """The largest relative difference between our numbers and theirs."""
+    ours, theirs = values["laplacian"], values["curvlinops_laplacian"]
+    fisher = float(values["fisher"]) / float(values["backpack_fisher"])
+    return {"fisher": abs(fisher - 1), "laplacian": float(((ours - theirs) / theirs).abs().max())}
 
 
-def _in_turns(jobs: dict[str, Callable[[], Any]], device: str, rounds: int) -> dict[str, list[float]]:
-    """Seconds of every job in each of some rounds, in which they take turns."""
+def _in_turns(
+    jobs: dict[str, Callable[[], Any]], device: str, rounds: int
+) -> tuple[dict[str, list[float]], dict[str, Any]]:
+    """Seconds of every job in each of some rounds, in which they take turns; and what each gave in the last."""
     found: dict[str, list[float]] = {name: [] for name in jobs}
+    values: dict[str, Any] = {}
     for _ in range(rounds):
         for name, job in jobs.items():
             start = _clock(device)
-            job()
+            values[name] = job()
             found[name].append(_clock(device) - start)
-    return found
+    return found, values
 
 
 def _clock(device: str) -> float:
