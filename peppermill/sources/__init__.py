@@ -8,29 +8,40 @@ from typing import Any
 
 from torch import nn
 
-from peppermill.sources import datasets, npz, python
+from peppermill.sources import datasets, hf_data, image_folder, npz, python
+from peppermill.sources.source import Source
 
 #: How a model is had. A new source is one file and one row here.
-MODELS: dict[str, Callable[[str], nn.Module]] = {"python": python.model}
+MODELS: dict[str, Callable[[str], Source]] = {"python": python.source}
 
-#: How data are had.
-DATA: dict[str, Callable[[str], Any]] = {
+#: How data are had that are ready for the network.
+READY: dict[str, Callable[[str], Any]] = {
     "npz": npz.data,
     "python": python.data,
     **{name: partial(datasets.data, name) for name in datasets.DATASETS},
 }
 
+#: How data are had that the model's own preparation makes ready: of (rest, prepare, class names).
+RAW: dict[str, Callable[..., Any]] = {"imagefolder": image_folder.data, "hf": hf_data.data}
 
-def model_from(text: str) -> nn.Module:
-    """The network that `scheme:rest` names."""
+
+def source_from(text: str) -> Source:
+    """The network that `scheme:rest` names, and how its inputs are made."""
     scheme, rest = _parts(text, "MODEL", MODELS, "python:package.module:factory")
     return MODELS[scheme](rest)
 
 
-def data_from(text: str) -> Any:
-    """The labelled data that `scheme:rest` names."""
-    scheme, rest = _parts(text, "DATA", DATA, "npz:file.npz")
-    return DATA[scheme](rest)
+def model_from(text: str) -> nn.Module:
+    """The network that `scheme:rest` names."""
+    return source_from(text).model
+
+
+def data_from(
+    text: str, prepare: Callable[[Any], Any] | None = None, class_names: tuple[str, ...] | None = None
+) -> Any:
+    """The labelled data that `scheme:rest` names; raw ones by the preparation and the class names of a model."""
+    scheme, rest = _parts(text, "DATA", {**READY, **RAW}, "npz:file.npz")
+    return READY[scheme](rest) if scheme in READY else RAW[scheme](rest, prepare, class_names)
 
 
 def _parts(text: str, what: str, known: dict[str, Any], example: str) -> tuple[str, str]:
