@@ -123,6 +123,11 @@ class Items:
             found = self._scanned[row] if row in self._scanned else self._prepared(row)
             if isinstance(found, Bad):
                 return found
+            if found.keys() != columns.keys():
+                names = [", ".join(map(str, keys)) for keys in (columns, found)]
+                raise ValueError(
+                    f"the preparation gives {names[0]} for one item and {names[1]} for another ({self.names[row]})."
+                )
             return {key: column.packed(found[key]) for key, column in columns.items()}
 
         workers = self.workers or cores()

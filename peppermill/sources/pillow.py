@@ -37,11 +37,10 @@ def constant_picture(level: int, height: int, width: int) -> Any:
 
 
 def resized(image: Any, shorter: int, size: int) -> Any:
-    """The shorter side resized (bilinear, antialiased), then the square in the middle."""
-    width, height = image.size
-    factor = shorter / min(width, height)
-    image = image.resize((max(shorter, round(width * factor)), max(shorter, round(height * factor))), _BILINEAR)
-    left, top = (image.size[0] - size) // 2, (image.size[1] - size) // 2
+    """The shorter side resized (bilinear, antialiased), then the square in the middle; rounded as torchvision does."""
+    width, height = (shorter * side // min(image.size) for side in image.size)
+    image = image.resize((width, height), _BILINEAR)
+    left, top = round((width - size) / 2), round((height - size) / 2)
     return image.crop((left, top, left + size, top + size))
 
 

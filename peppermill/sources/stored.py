@@ -40,17 +40,24 @@ class Column:
 
     def write(self, row: int, packed: Tensor) -> None:
         """Keep one item. The first that bytes cannot hold turns all before it back into numbers."""
-        levels = self.levels
-        if levels and packed.dtype != torch.uint8:
-            narrow, self.levels = self.rows, None
+        if self.is_packed and packed.dtype != torch.uint8:
+            narrow = self.rows
             self.rows = room((self.count, *self.example.shape), self.example.dtype, self.kept_bytes)
             for k in range(row):
-                self.rows[k] = levels.decode(narrow[k])
-        self.rows[row] = packed
+                self.rows[k] = self._numbers(narrow[k])
+        self.rows[row] = packed if self.is_packed else self._numbers(packed)
 
     def unpacked(self, row: int) -> Tensor:
         """One item as the network takes it."""
-        return self.levels.decode(self.rows[row]) if self.levels else self.rows[row]
+        return self._numbers(self.rows[row])
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether bytes stand for numbers."""
+        return self.levels is not None and self.rows.dtype == torch.uint8
+
+    def _numbers(self, packed: Tensor) -> Tensor:
+        return self.levels.decode(packed) if self.levels and packed.dtype == torch.uint8 else packed
 
 
 class Unpacking(Dataset[Any]):
@@ -68,7 +75,7 @@ class Unpacking(Dataset[Any]):
 
 def stored(columns: dict[str | None, Column], labels: Tensor) -> Any:
     """Data as `fit` takes them: a pair (inputs, labels), not copied, or a Dataset that unpacks bytes."""
-    if any(column.levels for column in columns.values()):
+    if any(column.is_packed for column in columns.values()):
         return Unpacking(columns, labels)
     return as_inputs({key: column.rows[: len(labels)] for key, column in columns.items()}), labels
 
