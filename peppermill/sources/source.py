@@ -11,8 +11,12 @@ from torch import nn
 
 @dataclass(frozen=True)
 class Source:
-    """A network and how its inputs are made."""
+    """A network in evaluation mode, and how its inputs are made.
 
-    model: nn.Module  # in eval mode
-    prepare: Callable[[Any], Any] | None = None  # one raw item (PIL image; for text models a string) -> input
+    `prepare` turns one raw item (a PIL image; for text models a string) into the network's input, a tensor or a dict of
+    tensors without a batch dimension.
+    """
+
+    model: nn.Module
+    prepare: Callable[[Any], Any] | None = None
     class_names: tuple[str, ...] | None = None
