@@ -11,7 +11,6 @@ Also: one thread against one for each core, and processes against threads.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -49,16 +48,7 @@ def main() -> None:
             "size": SIZE,
             "cores": cores(),
             "fit": fit_with_and_without(folder),
-            "threads": median_ratio(
-                partial(read_all, folder, ThreadPoolExecutor, 1),
-                partial(read_all, folder, ThreadPoolExecutor, cores()),
-                ROUNDS,
-            ),
-            "processes": median_ratio(
-                partial(read_all, folder, ProcessPoolExecutor, cores()),
-                partial(read_all, folder, ThreadPoolExecutor, cores()),
-                ROUNDS,
-            ),
+            **workers(folder),
         }
     write_result("decoding", content)
 
@@ -124,12 +114,21 @@ class Again(Dataset[Any]):
         return list(self.pool.map(self.__getitem__, rows))
 
 
-def read_all(folder: str, kind: Callable[[int], Executor], workers: int) -> None:
-    """Every picture prepared and handed over, by threads or by processes that started before."""
+def workers(folder: str) -> dict[str, Any]:
+    """One thread against one for each core, and processes against threads; all of them started before the clock."""
     paths = sorted(Path(folder).rglob("*.jpg"))
-    with kind(workers) as pool:
-        for _ in pool.map(prepared, paths, chunksize=10):
-            pass
+    with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(cores()) as many, ProcessPoolExecutor(cores()) as processes:
+        single, threads, copies = (partial(read_all, paths, pool) for pool in (one, many, processes))
+        return {
+            "threads": median_ratio(single, threads, ROUNDS),
+            "processes": median_ratio(copies, threads, ROUNDS),
+        }
+
+
+def read_all(paths: list[Path], pool: Executor) -> None:
+    """Every picture prepared and handed over."""
+    for _ in pool.map(prepared, paths, chunksize=10):
+        pass
 
 
 def prepared(path: Path) -> Tensor:
