@@ -50,7 +50,7 @@ Pep = Annotated[Path | None, typer.Option(help="An ensemble that `peppermill fit
 
 def source(model: str, weights: Path | None, device: str) -> Source:
     """The network, with its weights, on its device, and how its inputs are made."""
-    made = source_from(model)
+    made = source_from(model, pretrained=weights is None)
     if weights is not None:
         _load_weights(made.model, weights)
     return replace(made, model=made.model.to(_device(device)))

@@ -11,11 +11,11 @@ from torch import nn
 from peppermill.sources import datasets, hf_data, image_folder, npz, python
 from peppermill.sources.source import Source
 
-#: How a model is had. A new source is one file and one row here.
-MODELS: dict[str, Callable[[str], Source]] = {"python": python.source}
+#: How a model is had: from the rest of its name, and whether with its weights. A new source is one file and one row.
+MODELS: dict[str, Callable[[str, bool], Source]] = {"python": python.source}
 
 #: How data are had that are ready for the network.
-READY: dict[str, Callable[[str], Any]] = {
+DATA: dict[str, Callable[[str], Any]] = {
     "npz": npz.data,
     "python": python.data,
     **{name: partial(datasets.data, name) for name in datasets.DATASETS},
@@ -25,10 +25,13 @@ READY: dict[str, Callable[[str], Any]] = {
 RAW: dict[str, Callable[..., Any]] = {"imagefolder": image_folder.data, "hf": hf_data.data}
 
 
-def source_from(text: str) -> Source:
-    """The network that `scheme:rest` names, and how its inputs are made."""
+def source_from(text: str, *, pretrained: bool = True) -> Source:
+    """The network that `scheme:rest` names, and how its inputs are made.
+
+    `pretrained=False` is for weights that come from elsewhere: then none are downloaded.
+    """
     scheme, rest = _parts(text, "MODEL", MODELS, "python:package.module:factory")
-    return MODELS[scheme](rest)
+    return MODELS[scheme](rest, pretrained)
 
 
 def model_from(text: str) -> nn.Module:
@@ -40,8 +43,8 @@ def data_from(
     text: str, prepare: Callable[[Any], Any] | None = None, class_names: tuple[str, ...] | None = None
 ) -> Any:
     """The labelled data that `scheme:rest` names; raw ones by the preparation and the class names of a model."""
-    scheme, rest = _parts(text, "DATA", {**READY, **RAW}, "npz:file.npz")
-    return READY[scheme](rest) if scheme in READY else RAW[scheme](rest, prepare, class_names)
+    scheme, rest = _parts(text, "DATA", {**DATA, **RAW}, "npz:file.npz")
+    return DATA[scheme](rest) if scheme in DATA else RAW[scheme](rest, prepare, class_names)
 
 
 def _parts(text: str, what: str, known: dict[str, Any], example: str) -> tuple[str, str]:

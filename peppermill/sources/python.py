@@ -12,8 +12,11 @@ from torch import nn
 from peppermill.sources.source import Source
 
 
-def source(text: str) -> Source:
-    """What the factory returns, in evaluation mode: a network, or a Source that also says how its inputs are made."""
+def source(text: str, pretrained: bool = True) -> Source:
+    """What the factory returns, in evaluation mode: a network, or a Source that also says how its inputs are made.
+
+    The factory alone knows about weights.
+    """
     made = _call(text)
     made = made if isinstance(made, Source) else Source(made)
     if not isinstance(made.model, nn.Module):
