@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from benchmarks import antithetic, core, document
+from benchmarks import antithetic, core, decoding, document
 
 
 def main() -> None:
     core.main()
     antithetic.main()
+    decoding.main()
     document.main()
 
 

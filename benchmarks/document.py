@@ -97,7 +97,39 @@ def training_section(found: dict[str, Any]) -> str:
     )
 
 
-SECTIONS = {"core": core_section, "antithetic": antithetic_section, "training_together": training_section}
+def decoding_section(found: dict[str, Any]) -> str:
+    fit, decoded = found["fit"], found["fit"]["decoded"]
+    height, width = found["shape"]
+    rows = [
+        ("a fit that decodes for every sigma, against one that decodes once", fit),
+        (f"decoding by one thread, against {found['cores']}", found["threads"]),
+        (f"decoding by {found['cores']} processes, against {found['cores']} threads", found["processes"]),
+    ]
+    table = [
+        f"| {what} | **{r['ratio']:.2f}** | {r['ratio_lowest']:.2f}..{r['ratio_highest']:.2f} |" for what, r in rows
+    ]
+    return "\n".join(
+        [
+            "## A folder of pictures",
+            "",
+            f"A fit on {found['pictures']} JPEG pictures of {width}x{height}, of which less fits into memory than it "
+            f"needs; {fit['sigmas']} values of sigma. Read by `imagefolder:`, **{decoded['once']:,}** pictures are "
+            f"decoded; by a plain Dataset, {decoded['again']:,}. `python -m benchmarks.decoding`; {_where(found)}.",
+            "",
+            "| time of what | ratio | lowest and highest |",
+            "|---|---|---|",
+            *table,
+            "",
+        ]
+    )
+
+
+SECTIONS = {
+    "core": core_section,
+    "antithetic": antithetic_section,
+    "training_together": training_section,
+    "decoding": decoding_section,
+}
 
 
 def _spread(summary: dict[str, float], name: str) -> str:

@@ -17,6 +17,7 @@ from peppermill.record import record_run, sweep_around
 from peppermill.report import plots
 from peppermill.report.page import write_report
 from peppermill.results import Run, read_run, write_run
+from peppermill.splitting import split_off
 from peppermill.sweep import Sweep, sweep_sigma
 from peppermill.types import Likelihood, PepWarning, Predictor
 
@@ -56,6 +57,7 @@ __all__ = [
     "probe_overfitting",
     "read_run",
     "record_run",
+    "split_off",
     "sweep_around",
     "sweep_sigma",
     "write_report",

@@ -19,6 +19,7 @@ from peppermill.files import read_json, write_atomically
 from peppermill.fingerprint import Fingerprint
 from peppermill.likelihood import likelihood_named
 from peppermill.noise import Noise
+from peppermill.splitting import Split
 from peppermill.tuning import Evaluation, SigmaSearch
 from peppermill.types import Likelihood
 
@@ -43,6 +44,7 @@ class Recipe:
     temperature: float
     search: SigmaSearch
     fingerprint: Fingerprint
+    split: Split | None = None  # the data whose other items are for testing
 
 
 def versions() -> dict[str, str]:
@@ -100,6 +102,7 @@ def _text(recipe: Recipe, names: list[str], evaluations: list[Evaluation]) -> st
             "evaluations": [_row(evaluation, recipe.search.joint) for evaluation in evaluations],
         },
         "fingerprint": asdict(recipe.fingerprint),
+        **({"split": asdict(recipe.split)} if recipe.split else {}),
         "versions": versions(),
     }
     lines = (f"{json.dumps(key)}: {json.dumps(value, allow_nan=False)}" for key, value in content.items())
@@ -124,6 +127,7 @@ def _recipe(content: dict[str, Any], names: list[str]) -> Recipe:
             search["joint"],
         ),
         fingerprint=Fingerprint(**content["fingerprint"]),
+        split=Split(**content["split"]) if "split" in content else None,
     )
 
 
@@ -137,6 +141,8 @@ def _check(recipe: Recipe, arrays: int) -> None:
         raise ValueError(f"size is {recipe.size!r}")
     if not 0 < len(recipe.selected) == arrays:
         raise ValueError(f"{len(recipe.selected)} arrays are selected where {arrays} should be")
+    if recipe.split and not 0 < recipe.split.validation < recipe.split.items:
+        raise ValueError(f"{recipe.split.validation} of {recipe.split.items} items are split off")
 
 
 def _row(evaluation: Evaluation, joint: bool) -> list[float | None]:

@@ -15,7 +15,7 @@ PACKAGE = Path(peppermill.__file__).resolve().parent
 LEVELS = [
     {"types", "progress", "files", "images", "checkpoints", "search", "metrics", "demo"},
     {"parameters", "noise", "data", "fingerprint", "likelihood"},
-    {"perturbation", "engines"},
+    {"splitting", "perturbation", "engines"},
     {"predictions", "tuning"},
     {"recipe", "ensemble", "sweep", "curvature", "baselines"},
     {"scoring", "evaluation", "effects", "overfitting"},
@@ -29,7 +29,7 @@ LEVELS = [
 #: What may import these: nobody else needs to know where models and data come from.
 USED_BY = {"sources": {"cli", "paper", "sources"}, "demo": {"cli", "paper", "demo"}, "cli": {"cli", "__main__"}}
 
-OPTIONAL = ("matplotlib", "plotly", "timm", "transformers", "keras", "lightning", "torchvision", "sklearn")
+OPTIONAL = ("matplotlib", "plotly", "timm", "transformers", "keras", "lightning", "torchvision", "sklearn", "PIL", "datasets")
 
 LONGEST_FILE, LONGEST_BODY = 250, 40
 

@@ -42,6 +42,7 @@ NAMES = [
     "probe_overfitting",
     "read_run",
     "record_run",
+    "split_off",
     "sweep_around",
     "sweep_sigma",
     "write_report",

@@ -16,6 +16,7 @@ from peppermill import parameters
 from peppermill.fingerprint import fingerprint
 from peppermill.noise import Noise
 from peppermill.recipe import Recipe, read_recipe, write_recipe
+from peppermill.splitting import Split
 from peppermill.tuning import Evaluation, SigmaSearch
 
 MODEL = networks.cnn()
@@ -176,3 +177,17 @@ def test_a_corrupted_or_truncated_file_is_refused_or_still_makes_an_ensemble(tmp
     path.write_bytes(bytes(content))
     outcome = loaded(path)
     assert str(path) in outcome or (outcome == "an ensemble" and not cut)
+
+
+def test_a_split_is_kept_and_the_file_stays_small_whatever_the_data_are_called(tmp_path):
+    """200 letters of six bytes each in JSON, beside a search that would fill the file alone."""
+    split = Split("é" * 200, 50_000, 5000, 2**32 - 1, "0123456789abcdef")
+    path = written(tmp_path, recipe_for(MODEL, points=500, joint=True, split=split))
+    assert path.stat().st_size <= 4000
+    assert read_recipe(path, MODEL).split == split
+
+
+def test_a_file_from_before_there_were_splits_has_none(tmp_path):
+    path = written(tmp_path, recipe_for(MODEL))
+    assert "split" not in json.loads(path.read_text())
+    assert read_recipe(path, MODEL).split is None

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from peppermill.cli import options
+from peppermill.cli import items, options
 from peppermill.cli.console import out as console
 from peppermill.cli.console import say
 from peppermill.curvature.analysis import LocalAnalysis, local_analysis
@@ -41,7 +41,8 @@ def command(
 ) -> None:
     """Laplacian, Fisher trace and effect rate at the network's weights; predicted beside measured PEP effect."""
     options.refuse_outputs(out, picture)
-    network, labelled = options.network(model, weights, device), options.labelled(data)
+    source = options.source(model, weights, device)
+    network, labelled = source.model, items.labelled(data, source)
     shared: dict[str, Any] = {"parameters": parameters, "likelihood": likelihood, "batch_size": batch_size}
     analysis = local_analysis(network, labelled, probes=probes, seed=seed, **shared)
     upper = analysis.believable_range[1]

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from peppermill.cli import options
+from peppermill.cli import items, options
 from peppermill.cli.console import say, show_methods
 from peppermill.data import Batches
 from peppermill.ensemble import PepEnsemble
 from peppermill.files import refuse_unwritable
 from peppermill.record import record_run, sweep_around
 from peppermill.results import plain, write_run
+from peppermill.sources.source import Source
 from peppermill.sweep import Sweep
 
 EXAMPLES = (
@@ -35,6 +37,9 @@ def command(
     images: Annotated[
         bool, typer.Option("--images/--no-images", help="Keep small pictures of the items most helped and hurt.")
     ] = True,
+    all_items: Annotated[
+        bool, typer.Option("--all-items", help="Test also on the items that `fit --validation` tuned on.")
+    ] = False,
     bins: options.Bins = 20,
     likelihood: options.LikelihoodOrOwn = None,
     seed: Annotated[int, typer.Option(help="The seed of the bootstrap.")] = 0,
@@ -43,16 +48,18 @@ def command(
 ) -> None:
     """NLL, Brier, ECE and error with intervals; with --pep, paired differences between ensemble and network."""
     refuse_unwritable(out)
-    network = options.network(model, weights, device)
+    source = options.source(model, weights, device)
+    network = source.model
     ensemble = options.ensemble(pep, network, likelihood)
+    labelled, names = items.testing(data, source, ensemble, all_items)
     paths = {"weights": str(weights) if weights else None, "pep": str(pep) if pep else None}
     run = record_run(
         {"network": network, "PEP": ensemble} if ensemble else {"network": network},
-        Batches(options.labelled(data), network, batch_size=batch_size),
+        Batches(labelled, network, batch_size=batch_size),
         title=f"{model} on {data}",
-        sweep=_swept(ensemble, sweep, bins, batch_size) if sweep else None,
-        class_names=options.lines(class_names) if class_names else (),
-        settings={"model": model, "data": data, **paths, "bins": bins, "sweep": sweep},
+        sweep=_swept(ensemble, sweep, source, bins, batch_size) if sweep else None,
+        class_names=options.lines(class_names) if class_names else names,
+        settings={"model": model, "data": data, **paths, "bins": bins, "sweep": sweep, **_split(ensemble, all_items)},
         likelihood=likelihood or (ensemble.likelihood if ensemble else None),
         bins=bins,
         seed=seed,
@@ -64,7 +71,13 @@ def command(
         say(f"wrote {out}. Next: peppermill report {out}")
 
 
-def _swept(ensemble: PepEnsemble | None, data: str, bins: int, batch_size: int) -> Sweep:
+def _split(ensemble: PepEnsemble | None, all_items: bool) -> dict[str, Any]:
+    """How the items on which sigma was tuned were drawn, if they were."""
+    split = ensemble.recipe.split if ensemble else None
+    return {"split": asdict(split), "all items": all_items} if split else {}
+
+
+def _swept(ensemble: PepEnsemble | None, data: str, source: Source, bins: int, batch_size: int) -> Sweep:
     if ensemble is None:
         raise ValueError("`--sweep` shows the noise of an ensemble: name it with `--pep pep.json`.")
-    return sweep_around(ensemble, options.labelled(data), bins=bins, batch_size=batch_size)
+    return sweep_around(ensemble, items.tuned(data, source, ensemble), bins=bins, batch_size=batch_size)

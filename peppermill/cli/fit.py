@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from peppermill.cli import options
+from peppermill.cli import items, options
 from peppermill.cli.console import say
-from peppermill.ensemble import fit
+from peppermill.ensemble import PepEnsemble, fit
 from peppermill.files import refuse_unwritable
 
 EXAMPLES = (
@@ -23,6 +25,10 @@ def command(
     data: options.Data,
     out: Annotated[Path, typer.Option(help="Where to write the ensemble.")] = Path("pep.json"),
     weights: options.Weights = None,
+    validation: Annotated[
+        int | None, typer.Option(help="Tune on so many items of DATA; `evaluate` then tests on the others.")
+    ] = None,
+    split_seed: Annotated[int, typer.Option(help="The seed by which --validation draws its items.")] = 0,
     temperature: Annotated[bool, typer.Option("--temperature", help="Tune a temperature together with sigma.")] = False,
     parameters: options.Parameters = "kernels",
     size: options.Size = 10,
@@ -38,9 +44,11 @@ def command(
 ) -> None:
     """Find the size of the noise on validation data and write the ensemble, a few hundred bytes."""
     refuse_unwritable(out)
+    source = options.source(model, weights, device)
+    labelled, split = items.tuning(data, source, validation, split_seed)
     pep = fit(
-        options.network(model, weights, device),
-        options.labelled(data),
+        source.model,
+        labelled,
         parameters=parameters,
         size=size,
         noise=noise,
@@ -53,15 +61,21 @@ def command(
         likelihood=likelihood,
         batch_size=batch_size,
     )
+    pep = PepEnsemble(pep.model, replace(pep.recipe, split=split))
     pep.save(out)
-    items, base, best = pep.search.items, pep.search.baseline, pep.search.best
-    found = best.tempered_log_likelihood if temperature else best.log_likelihood
-    with_temperature = f", T = {pep.temperature:.4g}" if temperature else ""
-    say(
-        f"sigma = {pep.sigma:.4g}{with_temperature}, found with {len(pep.search.evaluations)} values of sigma on "
-        f"{items:,} items"
-    )
-    say(f"validation NLL {-base.log_likelihood / items:.4f} -> {-found / items:.4f}")
+    _say_what_was_found(pep, temperature)
     say(f"wrote {out} ({out.stat().st_size:,} bytes). Next:")
     with_weights = f" --weights {weights}" if weights else ""
-    say(f"peppermill evaluate {model} TEST-DATA{with_weights} --pep {out}")
+    say(f"peppermill evaluate {model} {shlex.quote(data) if split else 'TEST-DATA'}{with_weights} --pep {out}")
+
+
+def _say_what_was_found(pep: PepEnsemble, temperature: bool) -> None:
+    count, base, best = pep.search.items, pep.search.baseline, pep.search.best
+    found = best.tempered_log_likelihood if temperature else best.log_likelihood
+    with_temperature = f", T = {pep.temperature:.4g}" if temperature else ""
+    drawn = f" drawn from {pep.recipe.split.items:,}" if pep.recipe.split else ""
+    say(
+        f"sigma = {pep.sigma:.4g}{with_temperature}, found with {len(pep.search.evaluations)} values of sigma on "
+        f"{count:,} items{drawn}"
+    )
+    say(f"validation NLL {-base.log_likelihood / count:.4f} -> {-found / count:.4f}")

@@ -52,6 +52,9 @@ def _show_ensemble(content: dict[str, Any]) -> None:
     say(f"perturbs {selection['arrays']} arrays ({selection['rule']}) of a network with {network['numbers']:,} numbers")
     say(f"likelihood: {content['likelihood']['name']}")
     say(f"found on {search['items']:,} validation items with {len(search['evaluations'])} values of sigma:")
+    if split := content.get("split"):
+        drawn = f"{split['validation']:,} of the {split['items']:,} items of {split['data']}, seed {split['seed']}"
+        say(f"drawn from {drawn}; the others are for testing")
     for sigma, value, *_ in sorted(search["evaluations"]):
         mean = "not finite" if value is None else f"{value / search['items']:.5f}"
         say(f"  sigma = {sigma:<10.4g} L(sigma)/N = {mean}{'   <- chosen' if sigma == content['sigma'] else ''}")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 import typer
@@ -14,11 +15,17 @@ from torch import nn
 from peppermill.ensemble import PepEnsemble, load
 from peppermill.files import refuse_unwritable
 from peppermill.report import plots
-from peppermill.sources import data_from, model_from
+from peppermill.sources import source_from
+from peppermill.sources.source import Source
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="The network: python:package.module:factory.")]
 Data = Annotated[
-    str, typer.Argument(metavar="DATA", help="Labelled data: npz:file.npz (arrays x, y) or python:module:factory.")
+    str,
+    typer.Argument(
+        metavar="DATA",
+        help="Labelled data: imagefolder:folder, npz:file.npz (arrays x, y), hf:name:split, mnist:test, ... or "
+        "python:module:factory.",
+    ),
 ]
 Weights = Annotated[Path | None, typer.Option(help="Weights for the network, a safetensors file.")]
 Device = Annotated[str, typer.Option(help="Where to compute: cpu, cuda, cuda:1, mps.")]
@@ -41,12 +48,12 @@ BatchSize = Annotated[int, typer.Option(help="Items in a batch.")]
 Pep = Annotated[Path | None, typer.Option(help="An ensemble that `peppermill fit` wrote.")]
 
 
-def network(model: str, weights: Path | None, device: str) -> nn.Module:
-    """The network, with its weights, on its device."""
-    made = model_from(model)
+def source(model: str, weights: Path | None, device: str) -> Source:
+    """The network, with its weights, on its device, and how its inputs are made."""
+    made = source_from(model, pretrained=weights is None)
     if weights is not None:
-        _load_weights(made, weights)
-    return made.to(_device(device))
+        _load_weights(made.model, weights)
+    return replace(made, model=made.model.to(_device(device)))
 
 
 def ensemble(pep: Path | None, network: nn.Module, likelihood: str | None) -> PepEnsemble | None:
@@ -59,11 +66,6 @@ def ensemble(pep: Path | None, network: nn.Module, likelihood: str | None) -> Pe
             f"`--likelihood {likelihood}` contradicts {pep}, fitted with {found.likelihood.name}: leave the option out."
         )
     return found
-
-
-def labelled(data: str) -> Any:
-    """The labelled data: anything that `fit` takes."""
-    return data_from(data)
 
 
 def lines(path: Path) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from peppermill.cli import options
+from peppermill.cli import items, options
 from peppermill.cli.console import say
 from peppermill.data import Batches
 from peppermill.files import refuse_unwritable, write_atomically
@@ -36,8 +36,9 @@ def command(
     Of a regression, `mean`, `log_variance` and `labels` [N].
     """
     refuse_unwritable(out)
-    network = options.network(model, weights, device)
-    batches = Batches(options.labelled(data), network, batch_size=batch_size)
+    source = options.source(model, weights, device)
+    network = source.model
+    batches = Batches(items.labelled(data, source), network, batch_size=batch_size)
     found = predict(options.ensemble(pep, network, likelihood) or network, batches, likelihood=likelihood)
     arrays = _arrays(found)
     buffer = io.BytesIO()

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from peppermill.cli import options
+from peppermill.cli import items, options
 from peppermill.cli.console import out as console
 from peppermill.cli.console import say
 from peppermill.overfitting import NAMES, OverfittingProbe, probe_overfitting
@@ -42,12 +42,13 @@ def command(
 ) -> None:
     """Does PEP see overfitting? The train-test gap against sigma*, PEP effect and curvature of each checkpoint."""
     options.refuse_outputs(out, picture)
+    source = options.source(model, None, device)
     found = probe_overfitting(
-        options.network(model, None, device),
+        source.model,
         checkpoints,
-        train=options.labelled(train),
-        validation=options.labelled(validation),
-        test=options.labelled(test),
+        train=items.labelled(train, source),
+        validation=items.labelled(validation, source),
+        test=items.labelled(test, source),
         parameters=parameters,
         size=size,
         probes=probes,

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from peppermill.cli import options
+from peppermill.cli import items, options
 from peppermill.cli.console import say, show_sweep
 from peppermill.report import plots
 from peppermill.results import Run, plain, provenance, write_run
@@ -38,9 +38,10 @@ def command(
 ) -> None:
     """The log-likelihood of the ensemble and of its members, and every score, along a grid of sigma (Figure 1)."""
     options.refuse_outputs(out, picture)
+    source = options.source(model, weights, device)
     swept = sweep_sigma(
-        options.network(model, weights, device),
-        options.labelled(data),
+        source.model,
+        items.labelled(data, source),
         options.numbers(sigmas, "--sigmas") if sigmas else None,
         parameters=parameters,
         size=size,

@@ -8,29 +8,43 @@ from typing import Any
 
 from torch import nn
 
-from peppermill.sources import datasets, npz, python
+from peppermill.sources import datasets, hf_data, image_folder, npz, python
+from peppermill.sources.source import Source
 
-#: How a model is had. A new source is one file and one row here.
-MODELS: dict[str, Callable[[str], nn.Module]] = {"python": python.model}
+#: How a model is had: from the rest of its name, and whether with its weights. A new source is one file and one row.
+MODELS: dict[str, Callable[[str, bool], Source]] = {"python": python.source}
 
-#: How data are had.
+#: How data are had that are ready for the network.
 DATA: dict[str, Callable[[str], Any]] = {
     "npz": npz.data,
     "python": python.data,
     **{name: partial(datasets.data, name) for name in datasets.DATASETS},
 }
 
+#: How data are had that the model's own preparation makes ready: of (rest, prepare, class names).
+RAW: dict[str, Callable[..., Any]] = {"imagefolder": image_folder.data, "hf": hf_data.data}
+
+
+def source_from(text: str, *, pretrained: bool = True) -> Source:
+    """The network that `scheme:rest` names, and how its inputs are made.
+
+    `pretrained=False` is for weights that come from elsewhere: then none are downloaded.
+    """
+    scheme, rest = _parts(text, "MODEL", MODELS, "python:package.module:factory")
+    return MODELS[scheme](rest, pretrained)
+
 
 def model_from(text: str) -> nn.Module:
     """The network that `scheme:rest` names."""
-    scheme, rest = _parts(text, "MODEL", MODELS, "python:package.module:factory")
-    return MODELS[scheme](rest)
+    return source_from(text).model
 
 
-def data_from(text: str) -> Any:
-    """The labelled data that `scheme:rest` names."""
-    scheme, rest = _parts(text, "DATA", DATA, "npz:file.npz")
-    return DATA[scheme](rest)
+def data_from(
+    text: str, prepare: Callable[[Any], Any] | None = None, class_names: tuple[str, ...] | None = None
+) -> Any:
+    """The labelled data that `scheme:rest` names; raw ones by the preparation and the class names of a model."""
+    scheme, rest = _parts(text, "DATA", {**DATA, **RAW}, "npz:file.npz")
+    return DATA[scheme](rest) if scheme in DATA else RAW[scheme](rest, prepare, class_names)
 
 
 def _parts(text: str, what: str, known: dict[str, Any], example: str) -> tuple[str, str]:

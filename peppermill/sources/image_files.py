@@ -17,6 +17,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from peppermill.sources.pillow import picture
+
 Split: TypeAlias = tuple[np.ndarray, np.ndarray]
 Arrays: TypeAlias = tuple[Split, Split]
 
@@ -154,14 +156,9 @@ class _PlainUnpickler(pickle.Unpickler):
 
 
 def _strips(paths: list[Path]) -> np.ndarray:
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise ImportError("webp strips need Pillow: `pip install pillow`.") from error
     parts = []
     for path in paths:
-        with Image.open(path) as picture:
-            pixels = np.asarray(picture.convert("RGB"))
+        pixels = np.asarray(picture(path))
         cells = pixels.reshape(-1, _SIDE, _COLUMNS, _SIDE, 3).transpose(2, 0, 1, 3, 4)
         parts.append(cells.reshape(-1, _SIDE, _SIDE, 3))
     return np.concatenate(parts)

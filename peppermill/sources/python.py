@@ -9,16 +9,28 @@ from typing import Any
 
 from torch import nn
 
+from peppermill.sources.source import Source
+
+
+def source(text: str, pretrained: bool = True) -> Source:
+    """What the factory returns, in evaluation mode: a network, or a Source that also says how its inputs are made.
+
+    The factory alone knows about weights.
+    """
+    made = _call(text)
+    made = made if isinstance(made, Source) else Source(made)
+    if not isinstance(made.model, nn.Module):
+        raise ValueError(
+            f"python:{text} returned {type(made.model).__name__}, which is no torch.nn.Module: let the function "
+            "return the network."
+        )
+    made.model.eval()
+    return made
+
 
 def model(text: str) -> nn.Module:
-    """What the factory returns, in evaluation mode."""
-    made = _call(text)
-    if not isinstance(made, nn.Module):
-        raise ValueError(
-            f"python:{text} returned {type(made).__name__}, which is no torch.nn.Module: let the function return the "
-            "network."
-        )
-    return made.eval()
+    """The network alone."""
+    return source(text).model
 
 
 def data(text: str) -> Any:

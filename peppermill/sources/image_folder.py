@@ -1,0 +1,123 @@
+"""`imagefolder:PATH`: pictures in one sub-folder for each class, or in one folder with a file of labels.
+
+imagefolder:/data/val
+imagefolder:/data/val?bad=skip                   damaged pictures are left out, with a warning that counts them
+imagefolder:/data/val?classes=classes.txt        the network's classes, one on a line, where the folder has a part
+imagefolder:/data/pictures?labels=labels.csv     a flat folder; `name,label` on each line
+imagefolder:/data/val?size=224&resize=256&mean=0.485,0.456,0.406&std=0.229,0.224,0.225
+                                                 for a model that does not say how its pictures are prepared
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from peppermill.sources.items import Items
+from peppermill.sources.label_file import read_labels
+from peppermill.sources.pillow import library, picture
+from peppermill.sources.preparation import OPTIONS, preparation
+from peppermill.sources.query import skips_bad, split_query, whole_number
+from peppermill.types import PepWarning
+
+ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".jp2", ".avif")
+
+
+def data(text: str, prepare: Callable[[Any], Any] | None = None, class_names: tuple[str, ...] | None = None) -> Items:
+    """The pictures of a folder, not read yet; `prepare` and `class_names` are the model's own, where it has them."""
+    rest, options = split_query(text, "imagefolder", ("labels", "classes", "bad", "workers", *OPTIONS))
+    origin, folder = f"imagefolder:{rest}", Path(rest)
+    if not folder.is_dir():
+        raise ValueError(f"{origin}: there is no folder {folder}.")
+    library()
+    prepared = preparation(origin, options, prepare)
+    if "classes" in options:
+        class_names = _class_file(_beside(folder, options["classes"]))
+    names, others = _pictures(folder)
+    if "labels" in options:
+        labels, classes = read_labels(_beside(folder, options["labels"]), names, class_names)
+    else:
+        labels, classes, names = _by_folder(origin, folder, names, class_names, "classes" in options)
+    if not names:
+        raise ValueError(f"{origin} has no picture in it: expected files that end in {', '.join(ENDINGS[:4])}, ...")
+    _mention(origin, [name for name in others if name not in options.values()], classes, labels)
+    return Items(
+        origin=origin,
+        names=names,
+        labels=labels,
+        load=lambda row: picture(folder / names[row]),
+        prepare=prepared,
+        class_names=classes,
+        skip_bad=skips_bad(options),
+        workers=whole_number(options, "workers", 0),
+    )
+
+
+def class_order(names: list[str]) -> tuple[str, ...]:
+    """Sorted; as numbers where all are numbers, so that 10 comes after 9."""
+    return tuple(sorted(names, key=(lambda name: (int(name), name)) if all(map(str.isdecimal, names)) else None))
+
+
+def _pictures(folder: Path) -> tuple[list[str], list[str]]:
+    """Names of pictures, and of other files, in the folder at any depth; what begins with a dot is not looked at."""
+    found = []
+    for where, folders, files in os.walk(folder, followlinks=True):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        inside = Path(where).relative_to(folder)
+        found += [(inside / name).as_posix() for name in files if not name.startswith(".")]
+    pictures = [name for name in found if name.lower().endswith(ENDINGS)]
+    return sorted(pictures), sorted(set(found) - set(pictures))
+
+
+def _by_folder(
+    origin: str, folder: Path, names: list[str], class_names: tuple[str, ...] | None, said: bool
+) -> tuple[Tensor, tuple[str, ...], list[str]]:
+    """Labels by the first folder of each name, the classes, and the names in the order of the classes."""
+    folders = [entry.name for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith(".")]
+    loose = [name for name in names if "/" not in name]
+    if not folders or loose:
+        what = f"{len(loose):,} pictures that are in none ({loose[0]}, ...)" if folders else "no sub-folder"
+        raise ValueError(
+            f"{origin} has {what}: expected one sub-folder for each class, or a file of labels, as in "
+            f"`{origin}?labels=labels.csv`."
+        )
+    strange = sorted(set(folders) - set(class_names or ()))
+    if said and strange:
+        raise ValueError(f"{origin}: the sub-folder {strange[0]} is not among the {len(class_names or ())} classes.")
+    classes = class_names if class_names and not strange else class_order(folders)
+    place = {name: k for k, name in enumerate(classes)}
+    ordered = sorted(names, key=lambda name: (place[name.partition("/")[0]], name))
+    return torch.tensor([place[name.partition("/")[0]] for name in ordered]), classes, ordered
+
+
+def _class_file(path: Path) -> tuple[str, ...]:
+    if not path.is_file():
+        raise ValueError(f"there is no file of classes {path}.")
+    names = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice:
+        raise ValueError(f"{path} names the class {twice} twice: each class needs its own line.")
+    return tuple(names)
+
+
+def _beside(folder: Path, name: str) -> Path:
+    """A file in the folder of pictures, else where the path leads from here."""
+    return folder / name if (folder / name).is_file() else Path(name)
+
+
+def _mention(origin: str, others: list[str], classes: tuple[str, ...] | None, labels: Tensor) -> None:
+    """What is there and is not used, or is expected and is not there."""
+    if others:
+        text = f"{origin}: {len(others):,} files are no pictures by their names and are not read ({others[0]}, ...)."
+        warnings.warn(text, PepWarning, stacklevel=3)
+    present = set(labels.tolist())
+    empty = [name for k, name in enumerate(classes or ()) if k not in present]
+    if empty:
+        text = f"{origin}: {len(empty):,} of {len(classes or ()):,} classes have no picture ({empty[0]}, ...)."
+        warnings.warn(text, PepWarning, stacklevel=3)

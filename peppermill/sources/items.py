@@ -1,0 +1,163 @@
+"""Labelled items in files: known by name and label before any is read, and each read once, by several threads.
+
+Threads, because Pillow decodes and resizes without holding Python's lock, and because a preparation need not be copied
+to other processes.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from peppermill.data import KEPT_BYTES
+from peppermill.progress import progress
+from peppermill.sources.levels import Levels, levels_of
+from peppermill.sources.stored import Column, as_inputs, stored
+from peppermill.types import PepWarning
+
+NAMED = 3  # bad items that a message names
+
+#: The arrays of one item, by the names under which the network takes them; by None where it takes one array.
+Arrays: TypeAlias = dict[str | None, Tensor]
+
+
+@dataclass(frozen=True)
+class Bad:
+    """An item that cannot be read, and why."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Items:
+    """N items, none of them read yet.
+
+    `load` gives the raw item (a PIL image, a string) of a row and raises where it is damaged; `prepare` makes the
+    network's input of it. `class_names` is there where the labels are numbers of named classes.
+    """
+
+    origin: str  # what the user wrote
+    names: Sequence[str]
+    labels: Tensor
+    load: Callable[[int], Any]
+    prepare: Callable[[Any], Any]
+    class_names: tuple[str, ...] | None = None
+    pictures: bool = True
+    skip_bad: bool = False
+    workers: int = 0  # none means one for each core
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def take_rows(self, rows: np.ndarray) -> Items:
+        """The items of these rows."""
+        load = self.load
+        return replace(
+            self,
+            names=[self.names[k] for k in rows],
+            labels=self.labels[torch.from_numpy(rows)],
+            load=lambda row: load(int(rows[row])),
+        )
+
+    def read(self, kept_bytes: int = KEPT_BYTES) -> Any:
+        """Everything prepared, as data that `fit` takes; in memory up to `kept_bytes`, beyond it on disk.
+
+        Items that cannot be read are an error that names and counts them, or a warning where they may be left out.
+        """
+        columns = self._columns(kept_bytes)
+        bad: dict[int, Bad] = {}
+        for row, found in self._packed(columns):
+            if isinstance(found, Bad):
+                bad[row] = found
+            else:
+                for key, column in columns.items():
+                    column.write(row - len(bad), found[key])
+        if bad:
+            self._report(list(bad.values()))
+        return stored(columns, self.labels[[row for row in range(len(self)) if row not in bad]])
+
+    def first_input(self) -> Any:
+        """The network's input for the first item that can be read, as a batch of one."""
+        return as_inputs({key: array[None] for key, array in self._example.items()})
+
+    @cached_property
+    def _scanned(self) -> dict[int, Arrays | Bad]:
+        """The first items, up to one that can be read: what is read here is not read again."""
+        found: dict[int, Arrays | Bad] = {}
+        for row in range(len(self)):
+            found[row] = self._prepared(row)
+            if not isinstance(found[row], Bad):
+                return found
+        self._report([bad for bad in found.values() if isinstance(bad, Bad)], none_left=True)
+        return found
+
+    @property
+    def _example(self) -> Arrays:
+        found = list(self._scanned.values())[-1]
+        assert not isinstance(found, Bad)
+        return found
+
+    def _columns(self, kept_bytes: int) -> dict[str | None, Column]:
+        share = kept_bytes // len(self._example)
+        return {k: Column(len(self), array, share, self._levels(k, array, share)) for k, array in self._example.items()}
+
+    def _levels(self, key: str | None, example: Tensor, share: int) -> Levels | None:
+        """What fits as it is needs no packing."""
+        fits = len(self) * example.nbytes <= share
+        return None if fits or not self.pictures else levels_of(self.prepare, key, example)
+
+    def _packed(self, columns: Mapping[str | None, Column]) -> Iterator[tuple[int, Arrays | Bad]]:
+        """Every row in order, prepared by the threads, some dozens at a time, so that few wait to be written."""
+
+        def packed(row: int) -> Arrays | Bad:
+            found = self._scanned[row] if row in self._scanned else self._prepared(row)
+            if isinstance(found, Bad):
+                return found
+            if found.keys() != columns.keys():
+                names = [", ".join(map(str, keys)) for keys in (columns, found)]
+                raise ValueError(
+                    f"the preparation gives {names[0]} for one item and {names[1]} for another ({self.names[row]})."
+                )
+            return {key: column.packed(found[key]) for key, column in columns.items()}
+
+        workers = self.workers or cores()
+        block = 32 * workers
+        with ThreadPoolExecutor(workers) as pool, progress(f"reading {self.origin}", len(self)) as tick:
+            for start in range(0, len(self), block):
+                rows = range(start, min(start + block, len(self)))
+                yield from zip(rows, pool.map(packed, rows), strict=True)
+                tick(len(rows))
+
+    def _prepared(self, row: int) -> Arrays | Bad:
+        """What is wrong with a file is the file's; what is wrong with the preparation stops everything."""
+        try:
+            raw = self.load(row)
+        except Exception as error:  # a damaged picture can make a decoder raise anything
+            return Bad(self.names[row], " ".join(str(error).split()) or type(error).__name__)
+        made = self.prepare(raw)
+        if isinstance(made, Mapping):
+            return {str(key): torch.as_tensor(value) for key, value in made.items()}
+        return {None: torch.as_tensor(made)}
+
+    def _report(self, bad: list[Bad], none_left: bool = False) -> None:
+        named = ", ".join(f"{one.name} ({one.reason})" for one in bad[:NAMED])
+        more = f" and {len(bad) - NAMED:,} more" if len(bad) > NAMED else ""
+        text = f"{self.origin}: {len(bad):,} of {len(self):,} items cannot be read: {named}{more}."
+        if none_left or not self.skip_bad:
+            raise ValueError(f"{text} Repair or remove them, or add `bad=skip` to go on without them.")
+        warnings.warn(f"{text} They are left out.", PepWarning, stacklevel=4)
+
+
+def cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

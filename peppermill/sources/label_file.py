@@ -1,0 +1,80 @@
+"""A text file with the name of a picture and its label on each line."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+HEADERS = ("file", "filename", "file_name", "image", "image_id", "img", "name", "path", "id")
+
+
+def read_labels(
+    path: Path, names: Sequence[str], class_names: tuple[str, ...] | None
+) -> tuple[Tensor, tuple[str, ...] | None]:
+    """The labels of the pictures, in their order, and the names of the classes where the labels are words.
+
+    `a.jpg,3` or `a.jpg,cat`, also with a tab or a space for the comma; a first line `file,label` is passed over. Whole
+    numbers are class numbers, other numbers are values; words are classes, in the order of `class_names` or sorted.
+    """
+    rows = _rows(path)
+    known = set(names)
+    missing, unlabelled = [name for name in rows if name not in known], [name for name in names if name not in rows]
+    if missing:
+        raise ValueError(f"{path} has labels for {_some(missing)}, but the folder has no such picture.")
+    if unlabelled:
+        raise ValueError(f"{path} has no label for {_some(unlabelled)} of {len(names):,} pictures: add the lines.")
+    return _labels(path, [rows[name] for name in names], class_names)
+
+
+def _rows(path: Path) -> dict[str, str]:
+    if not path.is_file():
+        raise ValueError(f"there is no label file {path}.")
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not a text file: a name and a label are expected on each line.") from error
+    rows: dict[str, str] = {}
+    for number, line in enumerate(lines, start=1):
+        cells = _cells(line)
+        if not line.strip() or (number == 1 and cells[0].lower() in HEADERS):
+            continue
+        if len(cells) != 2 or not all(cells):
+            raise ValueError(f"{path}, line {number}: {line!r} is not a name and a label, as in `a.jpg,3`.")
+        if cells[0] in rows:
+            raise ValueError(f"{path}, line {number}: {cells[0]} has a label already.")
+        rows[cells[0]] = cells[1]
+    return rows
+
+
+def _cells(line: str) -> list[str]:
+    if "\t" in line:
+        cells = line.split("\t")
+    elif "," in line:
+        cells = next(csv.reader([line]))
+    else:
+        cells = line.rsplit(maxsplit=1)
+    return [cell.strip() for cell in cells] or [""]
+
+
+def _labels(path: Path, texts: list[str], class_names: tuple[str, ...] | None) -> tuple[Tensor, tuple[str, ...] | None]:
+    for kind, dtype in ((int, torch.int64), (float, torch.float32)):
+        try:
+            return torch.tensor([kind(text) for text in texts], dtype=dtype), None
+        except ValueError:
+            continue
+    classes = class_names if class_names and set(texts) <= set(class_names) else tuple(sorted(set(texts)))
+    numbers = [text for text in texts if text.lstrip("-").isdecimal()]
+    if numbers:
+        words = next(text for text in texts if text not in numbers)
+        raise ValueError(f"{path} has numbers ({numbers[0]}) and words ({words}) for labels: use one of them.")
+    place = {name: k for k, name in enumerate(classes)}
+    return torch.tensor([place[text] for text in texts]), classes
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 1:,} more" if len(names) > 1 else ""
+    return f"{names[0]}{more}"

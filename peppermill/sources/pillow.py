@@ -1,0 +1,62 @@
+"""Pictures in files, whatever their colours, as Pillow's RGB images; this file alone imports Pillow."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+
+def picture(file: Path | bytes) -> Any:
+    """The picture as an RGB image, decoded to its last pixel; greyscale, palette, CMYK and 16 bits are converted.
+
+    Transparency is left out, and the orientation that a camera may have noted is not applied, as is usual for networks.
+    """
+    image = library()
+    with image.open(io.BytesIO(file) if isinstance(file, bytes) else file) as opened:
+        return to_rgb(opened)
+
+
+def to_rgb(opened: Any) -> Any:
+    """Any of Pillow's images as RGB."""
+    if opened.mode == "F":
+        raise ValueError("its pixels are real numbers of an unknown range")
+    if opened.mode.startswith("I"):  # Pillow would cut 16 bits off at 255
+        return library().fromarray(_bytes(np.asarray(opened))).convert("RGB")
+    if opened.mode == "P" and "transparency" in opened.info:
+        opened = opened.convert("RGBA")
+    return opened.convert("RGB")
+
+
+def constant_picture(level: int, height: int, width: int) -> Any:
+    """A grey picture of one brightness, 0..255."""
+    return library().new("RGB", (width, height), (level, level, level))
+
+
+def resized(image: Any, shorter: int, size: int) -> Any:
+    """The shorter side resized (bilinear, antialiased), then the square in the middle; rounded as torchvision does."""
+    width, height = (shorter * side // min(image.size) for side in image.size)
+    image = image.resize((width, height), _BILINEAR)
+    left, top = round((width - size) / 2), round((height - size) / 2)
+    return image.crop((left, top, left + size, top + size))
+
+
+def library() -> ModuleType:
+    """`PIL.Image`."""
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise ImportError('pictures need Pillow: `pip install "peppermill[images]"`.') from error
+    return Image
+
+
+_BILINEAR = 2  # Pillow's number for it
+
+
+def _bytes(pixels: np.ndarray) -> np.ndarray:
+    """16-bit greyscale as bytes; what has no number above 255 was bytes already."""
+    deep = int(pixels.max(initial=0)) > 255
+    return np.asarray(np.clip(pixels // 256 if deep else pixels, 0, 255), np.uint8)

@@ -1,0 +1,151 @@
+"""Tuning items and test items out of the same data: disjoint, complete, and the same whenever they are drawn again."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sized
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, IterableDataset, SequentialSampler, Subset, TensorDataset
+
+from peppermill.data import Batches, map_tensors
+from peppermill.types import Batch, Data
+
+LONGEST_NAME = 200  # characters of the data's name that are kept, so that a recipe stays small
+
+
+@dataclass(frozen=True)
+class Split:
+    """Which of N items are for tuning: `validation` of them, drawn by the seed; the rest are for testing.
+
+    `data` is what the user called the data, `fingerprint` what they are.
+    """
+
+    data: str
+    items: int
+    validation: int
+    seed: int
+    fingerprint: str
+
+    def rows(self) -> tuple[np.ndarray, np.ndarray]:
+        """The rows of the tuning items and of the test items, each in the order of the data."""
+        # Of numpy's generators, this one alone is promised never to change: a split can be had again by any version.
+        order = np.random.RandomState(self.seed).permutation(self.items)
+        return np.sort(order[: self.validation]), np.sort(order[self.validation :])
+
+    def fits(self, data: Data) -> bool:
+        """Whether these are the items that were split."""
+        labels = labels_of(data)
+        return len(labels) == self.items and fingerprint(data, labels) == self.fingerprint
+
+    def is_called(self, name: str) -> bool:
+        """Whether the user called the data so; options after a question mark apart."""
+        return bool(self.data) and self.data == _short(name)
+
+
+def split_off(data: Data, validation: int, *, seed: int = 0) -> tuple[Data, Data]:
+    """(tuning, test): `validation` items drawn at random, and the rest; in the order of the data, none in both.
+
+    For a pair (inputs, labels), a Dataset, a DataLoader that does not shuffle, or a list of batches.
+    """
+    tuning, rest = split_of(data, validation, seed).rows()
+    return take(data, tuning), take(data, rest)
+
+
+def split_of(data: Data, validation: int, seed: int = 0, name: str = "") -> Split:
+    """The split, without taking any item."""
+    labels = labels_of(data)
+    if not 0 < validation < len(labels):
+        cure = "leave it out to tune on all" if validation == len(labels) else "some must be left to test on"
+        raise ValueError(f"`validation={validation}` must be at least 1 and less than the {len(labels)} items: {cure}.")
+    if not 0 <= seed < 2**32:
+        raise ValueError(f"`seed={seed}` of the split must lie in 0..{2**32 - 1}.")
+    return Split(_short(name), len(labels), validation, seed, fingerprint(data, labels))
+
+
+def take(data: Data, rows: np.ndarray) -> Data:
+    """The items of these rows, in the same form of data."""
+    if hasattr(data, "take_rows"):
+        taken: Data = data.take_rows(rows)
+        return taken
+    if isinstance(data, list):
+        return list(_chosen(data, rows))
+    if isinstance(data, DataLoader):
+        return _over(data, Subset(data.dataset, rows.tolist()))
+    if isinstance(data, Dataset):
+        return Subset(data, rows.tolist())
+    inputs, labels = data
+    chosen = torch.from_numpy(rows)
+    return map_tensors(lambda t: t[chosen.to(t.device)], inputs), torch.as_tensor(labels)[chosen]
+
+
+def labels_of(data: Data) -> Tensor:
+    """All labels in the order of the data: where they can be had without the inputs, the inputs are not read."""
+    if isinstance(data, DataLoader):
+        _refuse_other_orders(data)
+        return labels_of(data.dataset)
+    if isinstance(data, TensorDataset):
+        return data.tensors[-1]
+    if isinstance(data, tuple) and len(data) == 2 and isinstance(data[1], (Tensor, np.ndarray)):
+        return torch.as_tensor(data[1])
+    if not isinstance(data, list) and (not hasattr(data, "__len__") or isinstance(data, (tuple, IterableDataset))):
+        raise TypeError(
+            f"data of the form {type(data).__name__} cannot be split, because nobody knows how many items they have: "
+            "give a pair (inputs, labels), a Dataset, a DataLoader that does not shuffle, or a list of batches."
+        )
+    for name in ("labels", "targets"):
+        found = getattr(data, name, None)
+        if isinstance(found, (Tensor, np.ndarray, list)) and len(found) == len(cast(Sized, data)):
+            return torch.as_tensor(found)
+    return torch.cat([labels for _, labels in Batches(data)])
+
+
+def fingerprint(data: Data, labels: Tensor) -> str:
+    """Of the labels in their order, and of the items' names where they have some, or of inputs that are in memory."""
+    digest = hashlib.sha256()
+    tensors = [labels]
+    if isinstance(data, tuple):
+        map_tensors(tensors.append, data[0])
+    for tensor in tensors:
+        digest.update(f"{tensor.dtype}{list(tensor.shape)}".encode())
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    for name in getattr(data, "names", ()):
+        digest.update(f"{name}\n".encode())
+    return digest.hexdigest()[:16]
+
+
+def _short(name: str) -> str:
+    return name.partition("?")[0][-LONGEST_NAME:]
+
+
+def _chosen(data: list[Any], rows: np.ndarray) -> Iterator[Batch]:
+    """Of every batch, the items that are among the rows."""
+    start = 0
+    for inputs, labels in Batches(data):
+        inside = torch.from_numpy(rows[(rows >= start) & (rows < start + len(labels))] - start)
+        if len(inside):
+            yield map_tensors(lambda t, inside=inside: t[inside], inputs), labels[inside]
+        start += len(labels)
+
+
+def _refuse_other_orders(loader: DataLoader[Any]) -> None:
+    if not isinstance(loader.sampler, SequentialSampler) or loader.batch_size is None or loader.drop_last:
+        raise ValueError(
+            "this DataLoader cannot be split: it shuffles, samples, or drops the last items. Use `shuffle=False` and "
+            "no sampler, `batch_size=` and `drop_last=False`."
+        )
+
+
+def _over(loader: DataLoader[Any], dataset: Dataset[Any]) -> DataLoader[Any]:
+    """The same loader over other items."""
+    return DataLoader(
+        dataset,
+        batch_size=loader.batch_size,
+        num_workers=loader.num_workers,
+        collate_fn=loader.collate_fn,
+        pin_memory=loader.pin_memory,
+    )

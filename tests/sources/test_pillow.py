@@ -1,0 +1,100 @@
+"""Every kind of picture becomes red, green and blue bytes."""
+
+import io
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from peppermill.sources import image_folder
+from peppermill.sources.pillow import constant_picture, picture
+from tests.sources.pictures import picture as noise
+
+GREYS = np.arange(256, dtype=np.uint8).reshape(16, 16)
+
+
+def saved(image, form, **options):
+    """The bytes of a picture file."""
+    file = io.BytesIO()
+    image.save(file, form, **options)
+    return file.getvalue()
+
+
+def pixels(content):
+    found = picture(content)
+    assert found.mode == "RGB"
+    return np.asarray(found)
+
+
+def test_colours_stay_what_they_were():
+    assert np.array_equal(pixels(saved(noise(3), "PNG")), np.asarray(noise(3)))
+
+
+@pytest.mark.parametrize("form", ["PNG", "BMP", "TIFF", "GIF"])
+def test_greys_are_three_times_the_same(form):
+    assert np.array_equal(pixels(saved(Image.fromarray(GREYS), form)), np.stack([GREYS] * 3, axis=2))
+
+
+def test_black_and_white_are_0_and_255():
+    found = pixels(saved(Image.fromarray(GREYS > 100), "PNG"))
+    assert np.array_equal(found[..., 1], np.where(GREYS > 100, 255, 0))
+
+
+def test_a_palette_is_looked_up():
+    palette = Image.fromarray(GREYS, mode=None).convert("P")
+    palette.putpalette([value for level in range(256) for value in (level, 255 - level, 7)])
+    found = pixels(saved(palette, "PNG"))
+    assert np.array_equal(found, np.stack([GREYS, 255 - GREYS, np.full_like(GREYS, 7)], axis=2))
+
+
+def test_a_palette_with_transparency_is_looked_up_without_a_warning():
+    palette = Image.fromarray(GREYS).convert("P")
+    palette.putpalette([value for level in range(256) for value in (level, 0, 0)])
+    found = pixels(saved(palette, "PNG", transparency=bytes(range(256))))
+    assert np.array_equal(found[..., 0], GREYS)
+
+
+def test_transparency_is_left_out():
+    clear = noise(5).convert("RGBA")
+    clear.putalpha(Image.fromarray(np.arange(192, dtype=np.uint8).reshape(12, 16)))
+    assert np.array_equal(pixels(saved(clear, "PNG")), np.asarray(noise(5)))
+
+
+def test_sixteen_bits_lose_the_lower_eight():
+    """Pillow's own conversion would make everything above 255 white."""
+    deep = GREYS.astype(np.uint16) * 256 + 99
+    assert np.array_equal(pixels(saved(Image.fromarray(deep), "PNG"))[..., 2], GREYS)
+
+
+def test_cmyk_is_light_left_over_by_ink():
+    """No ink is white; full cyan leaves green and blue; full black leaves nothing (up to the loss of JPEG)."""
+    inks = np.zeros((16, 48, 4), np.uint8)
+    inks[:, 16:32, 0] = 255
+    inks[:, 32:, 3] = 255
+    found = pixels(saved(Image.fromarray(inks, mode="CMYK"), "JPEG", quality=100)).astype(int)
+    for column, expected in ((4, (255, 255, 255)), (24, (0, 255, 255)), (44, (0, 0, 0))):
+        assert np.abs(found[8, column] - expected).max() <= 4
+
+
+def test_the_orientation_of_the_camera_is_not_applied():
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    assert pixels(saved(noise(1), "JPEG", exif=turned)).shape == (12, 16, 3)
+
+
+def test_real_numbers_of_an_unknown_range_are_refused():
+    with pytest.raises(ValueError, match="its pixels are real numbers of an unknown range"):
+        picture(saved(Image.fromarray(GREYS.astype(np.float32)), "TIFF"))
+
+
+def test_a_constant_picture_has_one_brightness():
+    found = np.asarray(constant_picture(77, height=2, width=3))
+    assert found.shape == (2, 3, 3)
+    assert (found == 77).all()
+
+
+def test_without_pillow_the_cure_is_named(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    with pytest.raises(ImportError, match=r'pictures need Pillow: `pip install "peppermill\[images\]"`'):
+        image_folder.data(f"{tmp_path}?size=4")
