@@ -13,7 +13,7 @@ PACKAGE = Path(peppermill.__file__).resolve().parent
 
 #: Files and folders of the package in reading order: none imports from a later line.
 LEVELS = [
-    {"types", "progress", "files", "images", "checkpoints", "search", "metrics", "demo"},
+    {"types", "progress", "files", "foreign", "images", "checkpoints", "search", "metrics", "demo"},
     {"parameters", "noise", "data", "fingerprint", "likelihood"},
     {"perturbation", "engines"},
     {"predictions", "tuning"},
