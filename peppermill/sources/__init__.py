@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from torch import nn
 
-from peppermill.sources import datasets, npz, python
-
-#: How a model is had. A new source is one file and one row here.
-MODELS: dict[str, Callable[[str], nn.Module]] = {"python": python.model}
+from peppermill.sources import checkpoint, datasets, keras, npz, python, timm, torchvision, transformers
+from peppermill.sources.source import Source
 
 #: How data are had.
 DATA: dict[str, Callable[[str], Any]] = {
@@ -21,16 +20,50 @@ DATA: dict[str, Callable[[str], Any]] = {
 }
 
 
+def source_from(text: str, *, pretrained: bool = True) -> Source:
+    """The network that `scheme:rest` names, and how its inputs are made.
+
+    `pretrained=False` is for weights that come from elsewhere: then none are downloaded.
+    """
+    scheme, rest = _parts(text, "MODEL", MODELS, "timm:resnet50")
+    return MODELS[scheme](rest, pretrained)
+
+
 def model_from(text: str) -> nn.Module:
     """The network that `scheme:rest` names."""
-    scheme, rest = _parts(text, "MODEL", MODELS, "python:package.module:factory")
-    return MODELS[scheme](rest)
+    return source_from(text).model
 
 
 def data_from(text: str) -> Any:
     """The labelled data that `scheme:rest` names."""
     scheme, rest = _parts(text, "DATA", DATA, "npz:file.npz")
     return DATA[scheme](rest)
+
+
+def _checkpoint(text: str, pretrained: bool = True) -> Source:
+    """`model.pt2`, or `weights.safetensors@SCHEME:NAME`."""
+    if text.endswith(".pt2"):
+        return Source(checkpoint.exported(text))
+    path, at, architecture = text.rpartition("@")
+    if not at:
+        raise ValueError(
+            f"checkpoint:{text} holds weights and no network: name one behind an @, as in "
+            f"`checkpoint:{text}@timm:resnet18`."
+        )
+    source = source_from(architecture, pretrained=False)
+    checkpoint.load_weights(source.model, Path(path))
+    return source
+
+
+#: How a model is had: from the rest of its name, and whether with its weights. A new source is one file and one row.
+MODELS: dict[str, Callable[[str, bool], Source]] = {
+    "python": python.source,
+    "timm": timm.source,
+    "torchvision": torchvision.source,
+    "hf": transformers.source,
+    "keras": keras.source,
+    "checkpoint": _checkpoint,
+}
 
 
 def _parts(text: str, what: str, known: dict[str, Any], example: str) -> tuple[str, str]:

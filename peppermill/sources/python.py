@@ -9,6 +9,13 @@ from typing import Any
 
 from torch import nn
 
+from peppermill.sources.source import Source
+
+
+def source(text: str, pretrained: bool = True) -> Source:
+    """The model as a source; its function alone knows about weights."""
+    return Source(model(text))
+
 
 def model(text: str) -> nn.Module:
     """What the factory returns, in evaluation mode."""
