@@ -1,11 +1,13 @@
-"""Weights in files, and whole networks that `torch.export` wrote. Nothing is unpickled: a file can be from anybody.
+"""Weights in files, which can be from anybody: nothing but numbers is unpickled; and what `torch.export` wrote.
 
 `checkpoint:weights.safetensors@timm:resnet18` is the network behind the `@` with the weights before it;
-`checkpoint:model.pt2` needs no other.
+`checkpoint:model.pt2` needs no other. Such an archive is a program: run only those of people you trust.
 """
 
 from __future__ import annotations
 
+import io
+import json
 import pickle
 import zipfile
 from collections.abc import Mapping
@@ -18,12 +20,13 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 TORCH_FILES, KERAS_FILES = (".pt", ".pth", ".ckpt", ".bin"), (".h5", ".hdf5", ".keras")
+_NO_ARCHIVE = "is no archive that `torch.export.save` wrote, or is damaged"
 
 
 def load_weights(model: nn.Module, path: Path) -> None:
     """Put the weights of a file into the network, all of them and no others."""
     if not path.is_file():
-        raise ValueError(f"there is no file {path} (`--weights`).")
+        raise ValueError(f"there is no file {path} for the weights.")
     if path.suffix in KERAS_FILES:
         _load_keras_weights(model, path)
         return
@@ -35,13 +38,39 @@ def load_weights(model: nn.Module, path: Path) -> None:
 
 
 def exported(text: str) -> nn.Module:
-    """The network of a `.pt2` archive."""
+    """The network of a `.pt2` archive; its pickles are looked at first, because torch opens them without a look."""
     if not Path(text).is_file():
         raise ValueError(f"there is no file {text}.")
+    _refuse_objects(text)
     try:
         return torch.export.load(text).module()
     except Exception as error:
-        raise ValueError(f"{text} is no archive that `torch.export.save` wrote, or is damaged ({error}).") from error
+        raise ValueError(f"{text} {_NO_ARCHIVE} ({_words(error)}).") from error
+
+
+def _refuse_objects(text: str) -> None:
+    """Raise where an archive holds more than a graph and numbers."""
+    try:
+        with zipfile.ZipFile(text) as archive:
+            names = archive.namelist()
+            configs = [json.loads(archive.read(name)) for name in names if name.endswith("_config.json")]
+            pickled = [name for name in names if name.endswith(".pt") or _is_pickled(name, configs)]
+            for name in pickled:
+                torch.load(io.BytesIO(archive.read(name)), weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise ValueError(
+            f"{text} holds objects beside its graph and weights, which could run code when opened, and is refused."
+        ) from error
+    except (zipfile.BadZipFile, ValueError, RuntimeError) as error:
+        raise ValueError(f"{text} {_NO_ARCHIVE} ({_words(error)}).") from error
+
+
+def _is_pickled(name: str, configs: list[dict[str, Any]]) -> bool:
+    """Objects of any kind, and the tensors of which the archive's own tables say so."""
+    last = name.rpartition("/")[2]
+    tensors = (entry for config in configs for entry in config.get("config", {}).values())
+    said = {entry.get("path_name") for entry in tensors if entry.get("use_pickle")}
+    return last in said or last.startswith(("custom_obj_", "opaque_obj_"))
 
 
 def _safetensors_state(path: Path) -> dict[str, Tensor]:

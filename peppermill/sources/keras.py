@@ -104,7 +104,7 @@ def _preparation(build: Any, model: Any) -> Callable[[Any], Tensor]:
 
     def prepare(image: Any) -> Tensor:
         pixels = _center(image.convert("RGB"), 256 if size == 224 else size, size)
-        return torch.as_tensor(scale(np.asarray(pixels, dtype=np.float32).copy()))
+        return torch.as_tensor(np.ascontiguousarray(scale(np.array(pixels, dtype=np.float32))))
 
     return prepare
 
