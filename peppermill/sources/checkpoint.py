@@ -84,12 +84,12 @@ def _torch_state(path: Path) -> Mapping[str, Tensor]:
     """The state dict in a file, also where it lies under `state_dict` or `model`, as training programs write it."""
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        raise ValueError(
-            f"{path} holds more than numbers, which could run code when opened, and is refused: save "
-            "`model.state_dict()` alone."
-        ) from error
-    except (RuntimeError, EOFError, zipfile.BadZipFile, ValueError) as error:
+    except (RuntimeError, EOFError, pickle.UnpicklingError, ValueError) as error:
+        if "GLOBAL" in str(error):
+            raise ValueError(
+                f"{path} holds more than numbers, which could run code when opened, and is refused: save "
+                "`model.state_dict()` alone."
+            ) from error
         raise ValueError(f"{path} is no file that `torch.save` wrote, or is truncated ({_words(error)}).") from error
     for key in ("state_dict", "model"):
         content = content[key] if isinstance(content, Mapping) and isinstance(content.get(key), Mapping) else content
