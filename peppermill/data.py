@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
+from peppermill.foreign import plain_call
 from peppermill.types import Batch, Data, Inputs
 
 KEPT_BYTES = 2**30  # inputs beyond this are not held at once
@@ -88,8 +89,7 @@ class Batches:
 
 def call(model: Any, inputs: Inputs) -> Any:
     """The network on one batch of inputs: `model(x)`, `model(*x)` for a tuple, `model(**x)` for a dict."""
-    arguments, keywords = as_arguments(inputs)
-    return model(*arguments, **keywords)
+    return plain_call(model, *as_arguments(inputs))
 
 
 def as_arguments(inputs: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -14,6 +14,7 @@ from peppermill import parameters as selection
 from peppermill.data import Batches
 from peppermill.engines.loop import MemberPass, member_predictions, run_members
 from peppermill.fingerprint import difference, fingerprint
+from peppermill.foreign import in_training_mode
 from peppermill.likelihood import ensemble_log_likelihoods, likelihood_named, temper
 from peppermill.noise import Noise
 from peppermill.parameters import Selection
@@ -36,7 +37,7 @@ class PepEnsemble(nn.Module):
         super().__init__()
         self.model = model
         self.recipe = recipe
-        self.training = model.training
+        self.training = in_training_mode(model)
 
     @property
     def sigma(self) -> float:

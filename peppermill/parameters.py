@@ -1,18 +1,20 @@
 """Which theta is perturbed: rules that select parameters of a network by name, expression or function.
 
 Biases, norm layers and embeddings are never noise targets unless they are asked for by name; buffers (batch-norm
-statistics) never are. Tied parameters are one parameter, under the first of their names.
+statistics) never are, nor what Keras has in their place. Tied parameters are one parameter, under the first of their
+names.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from torch import Tensor, nn
 
+from peppermill.foreign import KerasWeight, keras_weights
 from peppermill.types import Params
 
 
@@ -80,7 +82,8 @@ RULES: dict[str, Rule] = {
 
 def select(model: nn.Module, parameters: Selection) -> Params:
     """The selected parameters theta* by name, in the network's order, as views that carry no gradient."""
-    candidates = list(_candidates(model))
+    _refuse_no_module(model)
+    candidates = _candidates(model)
     chosen = _rule(parameters)(candidates)
     if not chosen:
         raise ValueError(_nothing_selected(model, parameters, candidates))
@@ -108,22 +111,47 @@ def _rule(parameters: Selection) -> Rule:
     return RULES.get(parameters) or matching(parameters)
 
 
-def _candidates(model: nn.Module) -> Iterator[Candidate]:
+def _candidates(model: nn.Module) -> list[Candidate]:
     aliases: dict[int, list[str]] = {}
     for name, value in model.named_parameters(remove_duplicate=False):
         aliases.setdefault(id(value), []).append(name)
-    for name, value in model.named_parameters():
-        if value.is_floating_point():
-            known = tuple(aliases[id(value)])
-            yield Candidate(name, known, tuple(model.get_submodule(alias.rpartition(".")[0]) for alias in known), value)
+    keras = keras_weights(model)
+    state = {key for key, weight in keras.items() if weight.is_state}
+    found = [
+        Candidate(name, tuple(aliases[id(value)]), _owners(model, aliases[id(value)], keras.get(id(value))), value)
+        for name, value in model.named_parameters()
+        if value.is_floating_point() and id(value) not in state
+    ]
+    return _in_order_of(list(keras), found)
+
+
+def _owners(model: nn.Module, aliases: list[str], weight: KerasWeight | None) -> tuple[nn.Module, ...]:
+    if weight:
+        return (weight.layer,) * len(aliases)
+    return tuple(model.get_submodule(alias.rpartition(".")[0]) for alias in aliases)
+
+
+def _in_order_of(keys: list[int], candidates: list[Candidate]) -> list[Candidate]:
+    """Keras registers its parameters by the alphabet; those of `keys` go in that order, the others stay in place."""
+    place = {key: k for k, key in enumerate(keys)}
+    sorted_ones = iter(sorted((c for c in candidates if id(c.value) in place), key=lambda c: place[id(c.value)]))
+    return [next(sorted_ones) if id(candidate.value) in place else candidate for candidate in candidates]
 
 
 def _is_kernel(candidate: Candidate) -> bool:
-    last_names = [alias.rpartition(".")[2] for alias in candidate.aliases]
     return candidate.value.ndim >= 2 and any(
-        not _ADDED.search(name) and not _is_norm(owner) and not isinstance(owner, (nn.Embedding, nn.EmbeddingBag))
-        for name, owner in zip(last_names, candidate.owners, strict=True)
+        not _ADDED.search(_meaning(alias, owner)) and not _is_norm(owner) and not _is_embedding(owner)
+        for alias, owner in zip(candidate.aliases, candidate.owners, strict=True)
     )
+
+
+def _meaning(alias: str, owner: nn.Module) -> str:
+    """The last part of a name; also the one before it where a module has lost its type, as in an exported graph."""
+    return " ".join(re.split(r"[./]", alias)[-2 if type(owner) is nn.Module else -1 :])
+
+
+def _is_embedding(module: nn.Module) -> bool:
+    return isinstance(module, (nn.Embedding, nn.EmbeddingBag))
 
 
 def _is_norm(module: nn.Module) -> bool:
@@ -132,6 +160,13 @@ def _is_norm(module: nn.Module) -> bool:
 
 def _is_convolution(candidate: Candidate) -> bool:
     return candidate.value.ndim >= 4 or any("conv" in type(owner).__name__.lower() for owner in candidate.owners)
+
+
+def _refuse_no_module(model: object) -> None:
+    if not isinstance(model, nn.Module):
+        of_keras = any(kind.__module__.startswith("keras.") for kind in type(model).__mro__)
+        cure = "set KERAS_BACKEND=torch before Keras is imported" if of_keras else "pass the network itself"
+        raise TypeError(f"`model` is a {type(model).__name__}, which is no torch.nn.Module: {cure}.")
 
 
 def _nothing_selected(model: nn.Module, parameters: Selection, candidates: list[Candidate]) -> str:

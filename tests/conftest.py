@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from importlib.util import find_spec
 
 import networks
@@ -14,6 +15,9 @@ if find_spec("torchvision") and not hasattr(torch.ops.torchvision, "nms"):
     # import, and torchmetrics with it, unless the two names exist.
     for operator in ("nms", "qnms"):
         torch.library.define(f"torchvision::{operator}", "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+
+os.environ["KERAS_BACKEND"] = "torch"  # read once, when Keras is first imported
+os.environ["HF_HUB_OFFLINE"] = "1"  # as above; nothing is downloaded in a test, and nobody waits for five retries
 
 torch.set_num_threads(1)  # networks this small gain nothing from a second thread, and on a busy machine lose a lot
 

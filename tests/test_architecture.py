@@ -13,7 +13,7 @@ PACKAGE = Path(peppermill.__file__).resolve().parent
 
 #: Files and folders of the package in reading order: none imports from a later line.
 LEVELS = [
-    {"types", "progress", "files", "images", "checkpoints", "search", "metrics", "demo"},
+    {"types", "progress", "files", "foreign", "images", "checkpoints", "search", "metrics", "demo"},
     {"parameters", "noise", "data", "fingerprint", "likelihood"},
     {"splitting", "perturbation", "engines"},
     {"predictions", "tuning"},
@@ -29,7 +29,18 @@ LEVELS = [
 #: What may import these: nobody else needs to know where models and data come from.
 USED_BY = {"sources": {"cli", "paper", "sources"}, "demo": {"cli", "paper", "demo"}, "cli": {"cli", "__main__"}}
 
-OPTIONAL = ("matplotlib", "plotly", "timm", "transformers", "keras", "lightning", "torchvision", "sklearn", "PIL", "datasets")
+OPTIONAL = (
+    "matplotlib",
+    "plotly",
+    "timm",
+    "transformers",
+    "keras",
+    "lightning",
+    "torchvision",
+    "sklearn",
+    "PIL",
+    "datasets",
+)
 
 LONGEST_FILE, LONGEST_BODY = 250, 40
 

@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from peppermill.data import output_tensor
+from peppermill.foreign import in_training_mode
 from peppermill.predictions import likelihood_of
 from peppermill.types import Likelihood
 
@@ -22,7 +23,7 @@ class DeepEnsemble(nn.Module):
         super().__init__()
         if not models:
             raise ValueError("`models` is empty: a deep ensemble needs at least one trained network.")
-        training = [type(model).__name__ for model in models if model.training]
+        training = [type(model).__name__ for model in models if in_training_mode(model)]
         if training:
             raise ValueError(
                 f"{len(training)} of `models` are in training mode ({training[0]}): call `model.eval()` first."

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
 from peppermill.data import device_of, output_tensor
+from peppermill.foreign import in_training_mode
 from peppermill.predictions import likelihood_of
 from peppermill.types import Likelihood
 
@@ -36,7 +37,7 @@ class McDropout(nn.Module):
             )
         self.model, self.passes, self.seed = model, passes, seed
         self.likelihood = likelihood_of(model, likelihood)
-        self.training = model.training
+        self.training = in_training_mode(model)
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         """ln of the averaged probability, in the network's own layout."""

@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from peppermill.data import output_tensor
+from peppermill.foreign import in_training_mode
 from peppermill.predictions import likelihood_of
 from peppermill.types import Likelihood
 
@@ -21,7 +22,7 @@ class SingleNetwork(nn.Module):
         super().__init__()
         self.model = model
         self.likelihood = likelihood_of(model, likelihood)
-        self.training = model.training
+        self.training = in_training_mode(model)
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         predictions = self.likelihood.predict(output_tensor(self.model(*args, **kwargs)))

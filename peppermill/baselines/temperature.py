@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from peppermill.data import output_tensor
+from peppermill.foreign import in_training_mode
 from peppermill.likelihood import temper
 from peppermill.predictions import likelihood_of, predict
 from peppermill.tuning import best_temperature
@@ -21,7 +22,7 @@ class Tempered(nn.Module):
         self.predictor = predictor
         self.temperature = temperature
         self.likelihood = likelihood
-        self.training = getattr(predictor, "training", False)
+        self.training = in_training_mode(predictor)
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         predictions = self.likelihood.predict(output_tensor(self.predictor(*args, **kwargs)))

@@ -8,17 +8,23 @@ from typing import Annotated
 
 import torch
 import typer
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import nn
 
 from peppermill.ensemble import PepEnsemble, load
 from peppermill.files import refuse_unwritable
 from peppermill.report import plots
 from peppermill.sources import source_from
+from peppermill.sources.checkpoint import load_weights
 from peppermill.sources.source import Source
 
-Model = Annotated[str, typer.Argument(metavar="MODEL", help="The network: python:package.module:factory.")]
+Model = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        help="The network: timm:NAME, torchvision:NAME, hf:REPO_OR_FOLDER, keras:NAME_OR_FILE, checkpoint:FILE or "
+        "python:package.module:factory.",
+    ),
+]
 Data = Annotated[
     str,
     typer.Argument(
@@ -27,7 +33,9 @@ Data = Annotated[
         "python:module:factory.",
     ),
 ]
-Weights = Annotated[Path | None, typer.Option(help="Weights for the network, a safetensors file.")]
+Weights = Annotated[
+    Path | None, typer.Option(help="Weights for the network: .safetensors, .pt, .pth (a state dict), or .h5 for Keras.")
+]
 Device = Annotated[str, typer.Option(help="Where to compute: cpu, cuda, cuda:1, mps.")]
 Parameters = Annotated[
     str, typer.Option(help="What is perturbed: kernels, conv, last_layer, all, or a regular expression.")
@@ -52,7 +60,7 @@ def source(model: str, weights: Path | None, device: str) -> Source:
     """The network, with its weights, on its device, and how its inputs are made."""
     made = source_from(model, pretrained=weights is None)
     if weights is not None:
-        _load_weights(made.model, weights)
+        load_weights(made.model, weights)
     return replace(made, model=made.model.to(_device(device)))
 
 
@@ -91,17 +99,6 @@ def numbers(text: str, option: str) -> list[float]:
         raise ValueError(f"`{option} {text}` must be numbers separated by commas, as in 0.001,0.002.") from error
 
 
-def _load_weights(model: nn.Module, weights: Path) -> None:
-    if not weights.is_file():
-        raise ValueError(f"there is no file {weights} (`--weights`).")
-    try:
-        model.load_state_dict(load_file(weights))
-    except SafetensorError as error:
-        raise ValueError(f"{weights} is not a safetensors file, or is truncated ({error}).") from error
-    except RuntimeError as error:
-        raise ValueError(f"{weights} does not fit this {type(model).__name__}: {_first_complaint(error)}") from error
-
-
 def _device(name: str) -> torch.device:
     try:
         device = torch.device(name)
@@ -110,10 +107,3 @@ def _device(name: str) -> torch.device:
         reason = f" ({str(error).splitlines()[0]})" if name.partition(":")[0] in ("cuda", "mps") else ""
         raise ValueError(f"`--device {name}` cannot be used here{reason}: try `--device cpu`.") from error
     return device
-
-
-def _first_complaint(error: RuntimeError) -> str:
-    """The first of the lines in which torch lists what does not fit, and how many follow."""
-    complaints = [line.strip() for line in str(error).splitlines()[1:]]
-    more = f" (and {len(complaints) - 1} more)" if len(complaints) > 1 else ""
-    return " ".join(complaints[:1]) + more

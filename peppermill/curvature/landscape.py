@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from peppermill.data import Batches, as_arguments, map_tensors, output_tensor
 from peppermill.engines.loop import refuse_training_mode
+from peppermill.foreign import functional_call
 from peppermill.noise import Noise
 from peppermill.parameters import Selection, select
 from peppermill.types import Batch, Data, Inputs, Likelihood, Params

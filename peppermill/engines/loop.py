@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from peppermill.data import Batches, as_arguments, output_tensor
+from peppermill.foreign import functional_call, in_training_mode, out_of_training_mode
 from peppermill.perturbation import Perturbation
 from peppermill.types import Batch, Likelihood, Params, Tick
 
@@ -57,9 +57,10 @@ def member_predictions(
 def refuse_training_mode(model: Any) -> None:
     """Dropout and batch statistics would add noise of their own, and batch norm would change the network."""
     for name, module in model.named_modules() if isinstance(model, nn.Module) else ():
-        if module.training:
+        if in_training_mode(module):
             where = f"its part `{name}` ({type(module).__name__}) is" if name else "it is"
-            raise ValueError(f"the network cannot be used while {where} in training mode: call `model.eval()` first.")
+            cure = out_of_training_mode(module)
+            raise ValueError(f"the network cannot be used while {where} in training mode: {cure}.")
 
 
 def _run_chunk(

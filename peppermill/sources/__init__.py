@@ -4,15 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from torch import nn
 
-from peppermill.sources import datasets, hf_data, image_folder, npz, python
+from peppermill.sources import (
+    checkpoint,
+    datasets,
+    hf_data,
+    image_folder,
+    keras,
+    npz,
+    python,
+    timm,
+    torchvision,
+    transformers,
+)
 from peppermill.sources.source import Source
-
-#: How a model is had: from the rest of its name, and whether with its weights. A new source is one file and one row.
-MODELS: dict[str, Callable[[str, bool], Source]] = {"python": python.source}
 
 #: How data are had that are ready for the network.
 DATA: dict[str, Callable[[str], Any]] = {
@@ -30,7 +39,7 @@ def source_from(text: str, *, pretrained: bool = True) -> Source:
 
     `pretrained=False` is for weights that come from elsewhere: then none are downloaded.
     """
-    scheme, rest = _parts(text, "MODEL", MODELS, "python:package.module:factory")
+    scheme, rest = _parts(text, "MODEL", MODELS, "timm:resnet50")
     return MODELS[scheme](rest, pretrained)
 
 
@@ -45,6 +54,32 @@ def data_from(
     """The labelled data that `scheme:rest` names; raw ones by the preparation and the class names of a model."""
     scheme, rest = _parts(text, "DATA", {**DATA, **RAW}, "npz:file.npz")
     return DATA[scheme](rest) if scheme in DATA else RAW[scheme](rest, prepare, class_names)
+
+
+def _checkpoint(text: str, pretrained: bool = True) -> Source:
+    """`model.pt2`, or `weights.safetensors@SCHEME:NAME`."""
+    if text.endswith(".pt2"):
+        return Source(checkpoint.exported(text))
+    path, at, architecture = text.rpartition("@")
+    if not at:
+        raise ValueError(
+            f"checkpoint:{text} holds weights and no network: name one behind an @, as in "
+            f"`checkpoint:{text}@timm:resnet18`."
+        )
+    source = source_from(architecture, pretrained=False)
+    checkpoint.load_weights(source.model, Path(path))
+    return source
+
+
+#: How a model is had: from the rest of its name, and whether with its weights. A new source is one file and one row.
+MODELS: dict[str, Callable[[str, bool], Source]] = {
+    "python": python.source,
+    "timm": timm.source,
+    "torchvision": torchvision.source,
+    "hf": transformers.source,
+    "keras": keras.source,
+    "checkpoint": _checkpoint,
+}
 
 
 def _parts(text: str, what: str, known: dict[str, Any], example: str) -> tuple[str, str]:

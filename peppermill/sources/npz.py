@@ -1,4 +1,8 @@
-"""`npz:file.npz`: arrays `x` and `y`, inputs and labels."""
+"""`npz:file.npz`: arrays `x` and `y`, inputs and labels.
+
+A network that is called with names, as those of transformers are, finds them behind a dot: `x.input_ids`,
+`x.attention_mask`, ... in place of `x`.
+"""
 
 from __future__ import annotations
 
@@ -12,20 +16,22 @@ import numpy as np
 _CURE = "`np.savez(path, x=inputs, y=labels)`"
 
 
-def data(text: str) -> tuple[np.ndarray, np.ndarray]:
-    """The pair (x, y). Nothing is unpickled: a file can be from anybody."""
+def data(text: str) -> tuple[np.ndarray | dict[str, np.ndarray], np.ndarray]:
+    """The pair (x, y), x an array or a dict of arrays. Nothing is unpickled: a file can be from anybody."""
     if not Path(text).is_file():
         raise ValueError(f"there is no file {text}.")
     if not zipfile.is_zipfile(text):
         raise ValueError(f"{text} is not an npz file, or is truncated: save it with {_CURE}.")
     with np.load(text, allow_pickle=False) as arrays:
-        missing = {"x", "y"} - set(arrays.files)
+        named = [name for name in arrays.files if name.startswith("x.")]
+        missing = {"x", "y"} - set(arrays.files) - ({"x"} if named else set())
         if missing:
             raise ValueError(
                 f"{text} has no array {' and no '.join(sorted(missing))}, only {', '.join(arrays.files)}: save it "
                 f"with {_CURE}."
             )
-        return _array(text, arrays, "x"), _array(text, arrays, "y")
+        inputs = {name.removeprefix("x."): _array(text, arrays, name) for name in named}
+        return inputs or _array(text, arrays, "x"), _array(text, arrays, "y")
 
 
 def _array(text: str, arrays: Mapping[str, np.ndarray], name: str) -> np.ndarray:

@@ -1,8 +1,10 @@
-"""What a model source gives."""
+"""What a model source gives, and what all of them share: settings behind a `?`, near names, one line for a failure."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import difflib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,3 +22,58 @@ class Source:
     model: nn.Module
     prepare: Callable[[Any], Any] | None = None
     class_names: tuple[str, ...] | None = None
+
+
+def with_settings(text: str, known: Sequence[str]) -> tuple[str, dict[str, str]]:
+    """The name and the settings of `NAME?pretrained=false&classes=10`."""
+    name, _, rest = text.partition("?")
+    settings = dict(part.partition("=")[::2] for part in rest.split("&")) if rest else {}
+    for key in settings:
+        if key not in known:
+            raise ValueError(f"`{key}` in {text!r} is no setting of this source: choose of {', '.join(known)}.")
+    return name, settings
+
+
+def wants_weights(settings: dict[str, str], otherwise: bool) -> bool:
+    """Whether pre-trained weights are asked for; `?pretrained=false` says no."""
+    said = settings.get("pretrained", str(otherwise)).lower()
+    if said not in ("true", "false"):
+        raise ValueError(f"`pretrained={said}` must be true or false.")
+    return said == "true"
+
+
+def class_count(settings: dict[str, str], pretrained: bool, argument: str) -> dict[str, int]:
+    """How many classes, as an argument of the library, where `?classes=10` says it: for weights from elsewhere."""
+    said = settings.get("classes")
+    if said is None:
+        return {}
+    if not said.isdecimal() or int(said) < 1:
+        raise ValueError(f"`classes={said}` must be a whole number, at least 1.")
+    if pretrained:
+        raise ValueError(
+            f"`classes={said}` would put a fresh, untrained last layer on the pre-trained network: use it with "
+            "`pretrained=false` or `--weights FILE`."
+        )
+    return {argument: int(said)}
+
+
+def refuse_unknown(scheme: str, name: str, known: Iterable[str]) -> None:
+    """Raise where there is no such model, with the names nearest to it."""
+    spelled = {real.lower(): real for real in known}
+    if name in spelled.values():
+        return
+    near = [spelled[key] for key in difflib.get_close_matches(name.lower(), spelled, n=3, cutoff=0.5)]
+    advice = (
+        f"did you mean {', '.join(f'{scheme}:{key}' for key in near)}?" if near else "its documentation lists them."
+    )
+    raise ValueError(f"{scheme} has no classifier {name!r}: {advice}")
+
+
+@contextmanager
+def one_clear_line(text: str, cure: str) -> Iterator[None]:
+    """A library's failure to get or build a model, as one line with the cure; its own words in brackets."""
+    try:
+        yield
+    except Exception as error:
+        reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        raise OSError(f"{text} could not be had ({reason.rstrip('.')}): {cure}.") from error

@@ -131,7 +131,7 @@ def test_weights_that_are_not_in_a_safetensors_file(folder, refused, how):
     (folder / "folder").mkdir()
     torch.save(load_file("resnet.safetensors"), folder / "pickled")
     there = how in ("pickled", "truncated", "text")
-    match = f"{how} is not a safetensors file, or is truncated" if there else f"there is no file {how} (`--weights`)"
+    match = f"{how} is not a safetensors file, or is truncated" if there else f"there is no file {how} for the weights"
     refused("fit", MODEL, DATA, "--weights", how, match=match)
 
 

@@ -39,6 +39,14 @@ def test_pickled_objects_are_refused_and_not_run(tmp_path, arrays, name):
         data(str(tmp_path / "data.npz"))
 
 
+def test_inputs_with_names_are_a_dict(tmp_path, arrays):
+    np.savez(tmp_path / "data.npz", **{"x.ids": arrays["x"], "x.mask": arrays["x"] > 0, "y": arrays["y"]})
+    inputs, labels = data(str(tmp_path / "data.npz"))
+    assert list(inputs) == ["ids", "mask"]
+    assert np.array_equal(inputs["ids"], arrays["x"])
+    assert np.array_equal(labels, arrays["y"])
+
+
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(ValueError, match=r"there is no file .*nowhere\.npz"):
         data(str(tmp_path / "nowhere.npz"))

@@ -22,7 +22,7 @@ def test_the_scheme_chooses_the_source(module, tmp_path):
 
 @pytest.mark.parametrize("text", ["my_models:make", "tensorflow:my_models:make", "python:", "", ":"])
 def test_a_model_of_no_known_scheme_is_told_which_there_are(text):
-    with pytest.raises(ValueError, match=r"MODEL '.*' must begin with one of .*python:.* as in `python:package"):
+    with pytest.raises(ValueError, match=r"MODEL '.*' must begin with one of .*python:.* as in `timm:resnet50`"):
         model_from(text)
 
 

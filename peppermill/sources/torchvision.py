@@ -1,0 +1,52 @@
+"""`torchvision:NAME`: a classifier of torchvision with its default weights and their transforms."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from peppermill.sources.source import (
+    Source,
+    class_count,
+    one_clear_line,
+    refuse_unknown,
+    wants_weights,
+    with_settings,
+)
+
+
+def source(text: str, pretrained: bool = True) -> Source:
+    """The network of `NAME`; `?weights=IMAGENET1K_V1` chooses among its weights.
+
+    `?pretrained=false&classes=10` is for weights of your own.
+    """
+    models = _library()
+    name, settings = with_settings(text, ("pretrained", "classes", "weights"))
+    refuse_unknown("torchvision", name, models.list_models(module=models))
+    weights, pretrained = _weights(models, name, settings), wants_weights(settings, pretrained)
+    sizes = class_count(settings, pretrained, "num_classes")
+    with one_clear_line(
+        f"torchvision:{name}", "connect to the network once, or give weights of your own with `--weights FILE`"
+    ):
+        model = models.get_model(name, weights=weights if pretrained else None, **sizes).eval()
+    names = None if sizes else tuple(weights.meta["categories"])
+    return Source(model, weights.transforms(), names)
+
+
+def _library() -> Any:
+    try:
+        import torchvision.models
+    except (ImportError, RuntimeError) as error:  # its operators are missing beside another build of torch
+        raise ImportError(
+            f"`torchvision:` needs torchvision, built for this torch ({error}): `pip install "
+            '"peppermill[torchvision]"`.'
+        ) from error
+    return torchvision.models
+
+
+def _weights(models: Any, name: str, settings: dict[str, str]) -> Any:
+    """One member of the enumeration of a network's weights; also where only its transforms are wanted."""
+    known = models.get_model_weights(name)
+    said = settings.get("weights", "DEFAULT")
+    if said not in known.__members__:
+        raise ValueError(f"torchvision:{name} has no weights {said!r}: choose of {', '.join(known.__members__)}.")
+    return known[said]

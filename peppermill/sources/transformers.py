@@ -1,0 +1,106 @@
+"""`hf:REPO_OR_FOLDER`: an image or text classifier of Hugging Face with its image processor or tokenizer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from peppermill.sources.source import Source, one_clear_line, wants_weights, with_settings
+
+LONGEST_TEXT = 512  # in tokens; attention costs the square of it
+ABSENT = (OSError, ValueError)  # what the library raises where a folder has weights and no processor or tokenizer
+
+
+def source(text: str, pretrained: bool = True) -> Source:
+    """The classifier in a folder that `save_pretrained` wrote, or of a repository of the hub.
+
+    `?revision=...` chooses a version, `?length=128` cuts and fills texts to so many tokens, `?pretrained=false` gives
+    the architecture alone.
+    """
+    transformers = _library()
+    name, settings = with_settings(text, ("pretrained", "revision", "length"))
+    where = {"revision": settings["revision"]} if "revision" in settings else {}
+    with one_clear_line(f"hf:{name}", _cure(name)):
+        config = transformers.AutoConfig.from_pretrained(name, **where)
+    is_image = _is_image_classifier(transformers, name, config)
+    kind = getattr(transformers, f"AutoModelFor{'Image' if is_image else 'Sequence'}Classification")
+    with one_clear_line(f"hf:{name}", _cure(name)):
+        if wants_weights(settings, pretrained):
+            model = kind.from_pretrained(name, config=config, **where)
+        else:
+            model = kind.from_config(config)
+    prepare = _images(transformers, name, where) if is_image else _texts(transformers, name, where, settings, config)
+    return Source(model.eval(), prepare, tuple(config.id2label[k] for k in sorted(config.id2label)))
+
+
+def _library() -> Any:
+    try:
+        import transformers
+    except ImportError as error:
+        raise ImportError(
+            f'`hf:` models need transformers ({error}): `pip install "peppermill[transformers]"`.'
+        ) from error
+    return transformers
+
+
+def _cure(name: str) -> str:
+    if Path(name).is_dir():
+        return "expected the folder of a classifier that `model.save_pretrained(folder)` wrote"
+    return "name a folder that `model.save_pretrained(folder)` wrote, or a repository of the hub, with a connection"
+
+
+def _is_image_classifier(transformers: Any, name: str, config: Any) -> bool:
+    """By what the weights were saved from; by the kind of network where nothing is said."""
+    saved = next(iter(config.architectures or ()), "")
+    if saved and not saved.endswith(("ForImageClassification", "ForSequenceClassification")):
+        raise ValueError(
+            f"hf:{name} is a {saved}: expected an image classifier (...ForImageClassification) or a text classifier "
+            "(...ForSequenceClassification)."
+        )
+    return saved.endswith("ForImageClassification") or (
+        not saved and type(config) in transformers.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING
+    )
+
+
+def _images(transformers: Any, name: str, where: dict[str, str]) -> Callable[[Any], Tensor] | None:
+    """A PIL image -> pixel values [channels, height, width]; nothing where the folder has no image processor."""
+    try:
+        processor = transformers.AutoImageProcessor.from_pretrained(name, **where)
+    except ABSENT:
+        return None
+
+    def prepare(image: Any) -> Tensor:
+        pixels: Tensor = processor(image, return_tensors="pt")["pixel_values"][0]
+        return pixels
+
+    return prepare
+
+
+def _texts(
+    transformers: Any, name: str, where: dict[str, str], settings: dict[str, str], config: Any
+) -> Callable[[str], dict[str, Tensor]] | None:
+    """A string -> tokens [length] and what goes with them, all of one length; nothing where there is no tokenizer."""
+    try:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(name, **where)
+    except ABSENT:
+        return None
+    length = _length(settings, tokenizer, config)
+
+    def prepare(text: str) -> dict[str, Tensor]:
+        found = tokenizer(text, padding="max_length", truncation=True, max_length=length, return_tensors="pt")
+        return {key: value[0] for key, value in found.items()}
+
+    return prepare if tokenizer.pad_token is not None else None
+
+
+def _length(settings: dict[str, str], tokenizer: Any, config: Any) -> int:
+    longest: int = min(
+        LONGEST_TEXT, tokenizer.model_max_length, getattr(config, "max_position_embeddings", LONGEST_TEXT)
+    )
+    said = settings.get("length", str(longest))
+    if not said.isdecimal() or int(said) < 1:
+        raise ValueError(f"`length={said}` must be a whole number of tokens, at least 1.")
+    return int(said)
