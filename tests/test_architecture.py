@@ -29,7 +29,18 @@ LEVELS = [
 #: What may import these: nobody else needs to know where models and data come from.
 USED_BY = {"sources": {"cli", "paper", "sources"}, "demo": {"cli", "paper", "demo"}, "cli": {"cli", "__main__"}}
 
-OPTIONAL = ("matplotlib", "plotly", "timm", "transformers", "keras", "lightning", "torchvision", "sklearn", "PIL", "datasets")
+OPTIONAL = (
+    "matplotlib",
+    "plotly",
+    "timm",
+    "transformers",
+    "keras",
+    "lightning",
+    "torchvision",
+    "sklearn",
+    "PIL",
+    "datasets",
+)
 
 LONGEST_FILE, LONGEST_BODY = 250, 40
 
