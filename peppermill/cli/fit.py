@@ -66,7 +66,8 @@ def command(
     _say_what_was_found(pep, temperature)
     say(f"wrote {out} ({out.stat().st_size:,} bytes). Next:")
     with_weights = f" --weights {weights}" if weights else ""
-    say(f"peppermill evaluate {model} {shlex.quote(data) if split else 'TEST-DATA'}{with_weights} --pep {out}")
+    tested = shlex.quote(data) if split else "TEST-DATA"
+    say(f"peppermill evaluate {shlex.quote(model)} {tested}{with_weights} --pep {out}")
 
 
 def _say_what_was_found(pep: PepEnsemble, temperature: bool) -> None:

@@ -19,7 +19,7 @@ EXAMPLES = (
     "peppermill probe epoch-*.safetensors --model python:my_models:resnet --train npz:train.npz --validation "
     "npz:validation.npz --test npz:test.npz --picture overfitting.png"
 )
-DATA_HELP = "npz:file.npz (arrays x, y) or python:module:factory."
+DATA_HELP = "imagefolder:folder, npz:file.npz (arrays x, y), ... or python:module:factory."
 
 
 def command(

@@ -25,7 +25,10 @@ TEXTS = ("text", "sentence", "content", "review")
 
 
 def data(text: str, prepare: Callable[[Any], Any] | None = None, class_names: tuple[str, ...] | None = None) -> Items:
-    """The items of one split, not prepared yet; `prepare` is the model's own."""
+    """The items of one split, not prepared yet; `prepare` and `class_names` are the model's own.
+
+    Where the model has all classes of the data by name, its numbers count.
+    """
     rest, options = split_query(text, "hf", ("config", "image", "text", "label", "bad", "workers", *OPTIONS))
     origin, library = f"hf:{rest}", _library()
     table = _split(origin, *_loaded(library, origin, rest, options.get("config")))
@@ -36,7 +39,9 @@ def data(text: str, prepare: Callable[[Any], Any] | None = None, class_names: tu
         prepare = preparation(origin, options, prepare)
     elif prepare is None:
         raise ValueError(f"{origin}: this model does not say how its texts are prepared: use a model of `hf:`.")
-    classes = getattr(table.features[label], "names", None)
+    labels, classes = _numbered(
+        _labels(origin, table, label), getattr(table.features[label], "names", None), class_names
+    )
     inputs = table.select_columns([column])
 
     def load(row: int) -> Any:
@@ -46,10 +51,10 @@ def data(text: str, prepare: Callable[[Any], Any] | None = None, class_names: tu
     return Items(
         origin=origin,
         names=[f"item {row}" for row in range(len(table))],
-        labels=_labels(origin, table, label),
+        labels=labels,
         load=load,
         prepare=prepare,
-        class_names=tuple(classes) if classes else None,
+        class_names=classes,
         pictures=pictures,
         skip_bad=skips_bad(options),
         workers=whole_number(options, "workers", 0),
@@ -135,6 +140,14 @@ def _labels(origin: str, table: Any, label: str) -> Tensor:
             f"{origin}: {hidden:,} of {len(values):,} labels are -1, which means hidden: use another split."
         )
     return torch.tensor(values)
+
+
+def _numbered(
+    labels: Tensor, names: list[str] | None, class_names: tuple[str, ...] | None
+) -> tuple[Tensor, tuple[str, ...] | None]:
+    if not names or not class_names or not set(names) <= set(class_names):
+        return labels, tuple(names) if names else None
+    return torch.tensor([class_names.index(name) for name in names])[labels], class_names
 
 
 def _picture(found: Mapping[str, Any]) -> Any:

@@ -267,7 +267,7 @@ def evaluated_network(done, model):
     [
         ("predict", (), "log_probs, predicted, labels of 30 items"),
         ("sweep", ("--sigmas", "0,0.1", "--size", 2), "L(sigma)/N"),
-        ("curvature", ("--probes", 3, "--size", 6), "30 items, 432 perturbed numbers"),
+        ("curvature", ("--probes", 3, "--size", 6, "--sigmas", "0.01"), "30 items, 432 perturbed numbers"),
     ],
 )
 def test_every_command_takes_a_folder(done, val, command, options, said):

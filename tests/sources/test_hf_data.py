@@ -53,6 +53,14 @@ def test_pictures_with_their_classes(saved):
     assert items.class_names == COLOURS
 
 
+def test_the_models_numbers_count_where_it_has_the_classes_by_name(saved):
+    path = saved(pictures())
+    items = data_from(path, pixel, ("blue", "green", "red"))
+    assert items.labels.tolist() == [2, 0, 2, 0]
+    assert items.class_names == ("blue", "green", "red")
+    assert data_from(path, pixel, ("LABEL_0", "LABEL_1")).labels.tolist() == [0, 1, 0, 1]
+
+
 def test_pictures_can_be_prepared_by_what_is_said(saved):
     inputs, _ = data_from(f"{saved(pictures())}?size=5&mean=0.5&std=0.5").read()
     assert inputs.shape == (4, 1, 5, 5)
