@@ -245,6 +245,6 @@ def _refuse_probabilities(outputs: Tensor) -> None:
     sums_to_one = (outputs.float().sum(dim=-1) - 1).abs() < max(1e-3, torch.finfo(outputs.dtype).eps)
     if len(outputs) and bool((outputs >= 0).all()) and bool(sums_to_one.all()):
         raise ValueError(
-            "the network's outputs look like probabilities (not negative, every row sums to 1), not logits. Remove "
-            "the last softmax (Keras: `model.layers[-1].activation = None`), or let it return `probabilities.log()`."
+            "the network's outputs look like probabilities (every row sums to 1), not logits. Remove the last softmax "
+            "(Keras: `model.layers[-1].activation = keras.activations.linear`), or return `probabilities.log()`."
         )

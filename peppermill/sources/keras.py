@@ -55,7 +55,7 @@ def without_activation(keras: Any, model: Any) -> Any:
     ):
         return keras.Model(model.inputs, last.input)
     if last is not None and getattr(last, "activation", None) in ends:
-        last.activation = None
+        last.activation = keras.activations.linear
     return model
 
 
