@@ -11,6 +11,7 @@ from peppermill.cli import options
 from peppermill.cli.console import say
 from peppermill.ensemble import fit
 from peppermill.files import refuse_unwritable
+from peppermill.processes.group import rank
 
 EXAMPLES = (
     "peppermill fit python:my_models:resnet npz:validation.npz --weights resnet.safetensors --temperature --out "
@@ -53,6 +54,8 @@ def command(
         likelihood=likelihood,
         batch_size=batch_size,
     )
+    if rank():
+        return
     pep.save(out)
     items, base, best = pep.search.items, pep.search.baseline, pep.search.best
     found = best.tempered_log_likelihood if temperature else best.log_likelihood

@@ -11,6 +11,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
 
+from peppermill.cli.processes import own_gpu
 from peppermill.ensemble import PepEnsemble, load
 from peppermill.files import refuse_unwritable
 from peppermill.report import plots
@@ -21,7 +22,9 @@ Data = Annotated[
     str, typer.Argument(metavar="DATA", help="Labelled data: npz:file.npz (arrays x, y) or python:module:factory.")
 ]
 Weights = Annotated[Path | None, typer.Option(help="Weights for the network, a safetensors file.")]
-Device = Annotated[str, typer.Option(help="Where to compute: cpu, cuda, cuda:1, mps.")]
+Device = Annotated[
+    str, typer.Option(help="Where to compute: cpu, cuda (under torchrun, a GPU for each process), cuda:1, mps.")
+]
 Parameters = Annotated[
     str, typer.Option(help="What is perturbed: kernels, conv, last_layer, all, or a regular expression.")
 ]
@@ -102,7 +105,7 @@ def _load_weights(model: nn.Module, weights: Path) -> None:
 
 def _device(name: str) -> torch.device:
     try:
-        device = torch.device(name)
+        device = torch.device(own_gpu(name))
         torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError) as error:
         reason = f" ({str(error).splitlines()[0]})" if name.partition(":")[0] in ("cuda", "mps") else ""

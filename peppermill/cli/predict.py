@@ -14,6 +14,7 @@ from peppermill.cli.console import say
 from peppermill.data import Batches
 from peppermill.files import refuse_unwritable, write_atomically
 from peppermill.predictions import Predictions, predict
+from peppermill.processes.group import rank
 
 EXAMPLES = (
     "peppermill predict python:my_models:resnet npz:new.npz --weights resnet.safetensors --pep pep.json --out "
@@ -39,6 +40,8 @@ def command(
     network = options.network(model, weights, device)
     batches = Batches(options.labelled(data), network, batch_size=batch_size)
     found = predict(options.ensemble(pep, network, likelihood) or network, batches, likelihood=likelihood)
+    if rank():
+        return
     arrays = _arrays(found)
     buffer = io.BytesIO()
     np.savez(buffer, **arrays)

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-import torch
 import torch.distributed as dist
 
 _alone: ContextVar[bool] = ContextVar("alone", default=False)
@@ -57,16 +56,3 @@ def idle() -> bool:
     """Whether a launcher started several processes that know nothing of each other."""
     several = launched() and int(os.environ["WORLD_SIZE"]) > 1
     return several and not _alone.get() and dist.is_available() and not dist.is_initialized()
-
-
-@contextmanager
-def process_group(device: str) -> Iterator[None]:
-    """The group of the processes that a launcher started: gloo, and NCCL where each has a GPU of its own."""
-    own_gpu = device == "cuda"
-    if own_gpu:
-        torch.cuda.set_device(local_rank())
-    dist.init_process_group("cpu:gloo,cuda:nccl" if own_gpu else "gloo")
-    try:
-        yield
-    finally:
-        dist.destroy_process_group()

@@ -35,10 +35,12 @@ def every(what: str, content: Any) -> list[Any]:
     return _exchange({"what": what, "content": content}) if grouped() else [content]
 
 
-def tell_failure(error: Exception) -> None:
-    """Send the error where the others expect a message: all of them raise it, and none waits for ever."""
+def tell_failure(error: Exception) -> bool:
+    """Send the error where the others expect a message, so that none waits for ever; false where one is lost."""
     with suppress(ProcessError):
         _exchange({"what": "a failure", "failure": f"{type(error).__name__}: {error}"})
+        return True
+    return False
 
 
 def swap(buffers: list[Tensor]) -> None:

@@ -53,8 +53,8 @@ def agree(facts: Mapping[str, Any]) -> None:
     for process, other in enumerate(others, start=1):
         for name in (name for name in first if other.get(name) != first[name]):
             raise ValueError(
-                f"the processes were not given the same {name}: process 0 has {_short(first[name])}, process {process} has "
-                f"{_short(other.get(name))}. Give each the whole job and the same one; the data are parted for you."
+                f"the processes were not given the same {name}: process 0 has {_short(first[name])}, process {process} "
+                f"has {_short(other.get(name, "none"))}. Give each the whole job, and the same; the data are parted for you."
             )
 
 

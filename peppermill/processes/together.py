@@ -41,8 +41,7 @@ def telling_failures() -> Iterator[None]:
         yield
     except Exception as error:
         if grouped() and not isinstance(error, ProcessError) and not hasattr(error, "told_to_all"):
-            error.told_to_all = True  # type: ignore[attr-defined]
-            tell_failure(error)
+            error.told_to_all = tell_failure(error)  # type: ignore[attr-defined]
         raise
 
 
