@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -45,20 +46,21 @@ def tell_failure(error: Exception) -> bool:
 
 def swap(buffers: list[Tensor]) -> None:
     """Send our own buffer, the one at our rank, and fill the others', which lie in main memory."""
+    group = _gloo_group()
     work: list[tuple[int, Any]] = []
     for process in (process for process in range(count()) if process != rank()):
         with _may_be_lost(process):
-            work += [(process, job) for job in _talk(process, buffers[rank()], buffers[process])]
+            work += [(process, job) for job in _talk(process, buffers[rank()], buffers[process], group)]
     for process, job in work:
         with _may_be_lost(process):
             job.wait()
 
 
-def _talk(process: int, ours: Tensor, theirs: Tensor) -> Iterator[Any]:
+def _talk(process: int, ours: Tensor, theirs: Tensor, group: Any) -> Iterator[Any]:
     if theirs.numel():
-        yield dist.irecv(theirs, process, _gloo_group(), TAG)
+        yield dist.irecv(theirs, process, group, TAG)
     if ours.numel():
-        yield dist.isend(ours, process, _gloo_group(), TAG)
+        yield dist.isend(ours, process, group, TAG)
 
 
 @contextmanager
@@ -93,18 +95,21 @@ def _swap_texts(text: bytes) -> list[bytes]:
     framed = len(text).to_bytes(8, "big") + text
     beginnings = _swap_bytes([FRAME] * count(), framed[:FRAME])
     lengths = [8 + int.from_bytes(beginning[:8], "big") for beginning in beginnings]
+    if max(lengths) <= FRAME:
+        return [beginning[8:length] for beginning, length in zip(beginnings, lengths, strict=True)]
     rests = _swap_bytes([max(0, length - FRAME) for length in lengths], framed[FRAME:])
     return [(a + b)[8:length] for a, b, length in zip(beginnings, rests, lengths, strict=True)]
 
 
 def _swap_bytes(lengths: list[int], text: bytes) -> list[bytes]:
-    buffers = [torch.zeros(length, dtype=torch.uint8) for length in lengths]
-    buffers[rank()][: len(text)] = torch.tensor(list(text), dtype=torch.uint8)
-    swap(buffers)
-    return [bytes(buffer.tolist()) for buffer in buffers]
+    arrays = [np.zeros(length, dtype=np.uint8) for length in lengths]
+    arrays[rank()][: len(text)] = np.frombuffer(text, dtype=np.uint8)
+    swap([torch.from_numpy(array) for array in arrays])
+    return [array.tobytes() for array in arrays]
 
 
 def _gloo_group() -> Any:
+    """The group itself where it carries what lies in main memory; else one of ours beside it."""
     world = dist.group.WORLD
     if "cpu:gloo" in dist.get_backend_config():
         return world

@@ -54,7 +54,7 @@ def agree(facts: Mapping[str, Any]) -> None:
         for name in (name for name in first if other.get(name) != first[name]):
             raise ValueError(
                 f"the processes were not given the same {name}: process 0 has {_short(first[name])}, process {process} "
-                f"has {_short(other.get(name, "none"))}. Give each the whole job, and the same; the data are parted for you."
+                f"has {_short(other.get(name, 'none'))}. Give all the same whole job: the data are parted for you."
             )
 
 
@@ -71,7 +71,7 @@ def _high_and_low(values: Tensor) -> list[float]:
     high = (values.cpu() if values.device.type == "mps" else values).double().flatten()
     if not bool(high.isfinite().all()):
         return [float(high.sum()), 0.0]
-    low = torch.zeros_like(high)
+    low = torch.zeros_like(high) if len(high) > FEW else high[:0]
     while len(high) > FEW:
         (a, b), (c, d) = (pad(part, (0, len(part) % 2)).view(2, -1) for part in (high, low))
         high = a + b
