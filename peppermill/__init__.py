@@ -13,6 +13,8 @@ from peppermill.evaluation import Comparison, Scores, compare, compare_all, eval
 from peppermill.likelihood import Bernoulli, Categorical, Gaussian
 from peppermill.overfitting import OverfittingProbe, probe_overfitting
 from peppermill.predictions import Predictions, predict
+from peppermill.processes.group import alone
+from peppermill.processes.messages import ProcessError
 from peppermill.record import record_run, sweep_around
 from peppermill.report import plots
 from peppermill.report.page import write_report
@@ -37,12 +39,14 @@ __all__ = [
     "PepWarning",
     "Predictions",
     "Predictor",
+    "ProcessError",
     "Run",
     "Scores",
     "SingleNetwork",
     "Sweep",
     "Tempered",
     "WeightAverage",
+    "alone",
     "compare",
     "compare_all",
     "evaluate",

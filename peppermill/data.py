@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
+from copy import copy
 from itertools import islice
 from typing import Any, cast
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from peppermill.foreign import plain_call
+from peppermill.placement import device_of, dtype_of
+from peppermill.processes.group import grouped
 from peppermill.types import Batch, Data, Inputs
 
 KEPT_BYTES = 2**30  # inputs beyond this are not held at once
@@ -39,25 +42,27 @@ class Batches:
         self.kept_bytes = kept_bytes
         self.source = _as_batches(data, argument, batch_size)
         self.device, self.dtype = device_of(model), dtype_of(model)
-        self._kept: list[Batch] | None = None
+        self.part: Batches | None = None  # of several processes, this one's (`parts.py`)
+        self.offset: int | None = None  # of a part: how many inputs come before it
+        self.kept: list[Batch] | None = None
         self._digest: int | None = None
-        if not isinstance(self.source, (_Pair, list)):
-            once = isinstance(self.source, Iterator)
-            self._refuse_change(once or _head(self.source, argument, 1) != _head(self.source, argument, 2))
+        self._repeats = isinstance(self.source, (Pair, list))
+        self._refuse_unrepeatable(now=not grouped())  # of several processes, each reads of its own part alone
 
     def chunks(self) -> Iterator[list[Batch]]:
         """The data as lists of batches, each list small enough to be held."""
-        if self._kept is not None:
-            yield self._kept
+        if self.kept is not None:
+            yield self.kept
             return
+        self._refuse_unrepeatable(now=True)
         chunk: list[Batch] = []
         size, digest, chunks = 0, 0, 0
         for raw in _without_global_generator(self.source):
             if size >= self.kept_bytes:
                 yield chunk
                 chunk, size, chunks = [], 0, chunks + 1
-            batch = _split(raw, self.argument)
-            digest = _digest_of(batch, digest)
+            batch = split_batch(raw, self.argument)
+            digest = digest_of(batch, digest)
             chunk.append((self._placed(batch[0]), batch[1].to(self.device)))
             size += _bytes_of(batch[0])
         self._finish_pass(chunk, digest, chunks)
@@ -67,18 +72,32 @@ class Batches:
         for chunk in self.chunks():
             yield from chunk
 
+    def over(self, source: Iterable[Any], offset: int) -> Batches:
+        """The same for a part of the data, `offset` inputs after their beginning."""
+        part = copy(self)
+        part.source, part.offset, part.kept, part._digest, self.kept = source, offset, None, None, None
+        part._repeats = self._repeats or isinstance(source, (Pair, list))
+        return part
+
     def _finish_pass(self, chunk: list[Batch], digest: int, chunks: int) -> None:
-        if not chunk:
+        if not chunk and self.offset is None:
             raise ValueError(f"`{self.argument}` has no items: give at least one labelled batch.")
-        self._refuse_change(self._digest not in (None, digest))
+        self.refuse_change(self._digest not in (None, digest))
         self._digest = digest
         if chunks == 0:
-            self._kept = chunk
+            self.kept = chunk
 
     def _placed(self, inputs: Inputs) -> Inputs:
         return map_tensors(lambda t: t.to(self.device, self.dtype if t.is_floating_point() else None), inputs)
 
-    def _refuse_change(self, changed: bool) -> None:
+    def _refuse_unrepeatable(self, now: bool) -> None:
+        if now and not self._repeats:
+            once = isinstance(self.source, Iterator)
+            self.refuse_change(once or _head(self.source, self.argument, 1) != _head(self.source, self.argument, 2))
+            self._repeats = True
+
+    def refuse_change(self, changed: bool) -> None:
+        """Raise where the data are not the same in every pass."""
         if changed:
             raise ValueError(
                 f"`{self.argument}` changes between two passes: it is shuffled, augmented or can be read only once. "
@@ -130,18 +149,7 @@ def map_tensors(function: Any, value: Any) -> Any:
     return value
 
 
-def device_of(model: Any) -> torch.device:
-    """The device of the network's first parameter or buffer."""
-    return next((t.device for t in _state(model)), torch.device("cpu"))
-
-
-def dtype_of(model: Any) -> torch.dtype | None:
-    """The one floating-point type of the network's parameters; nothing where they have several."""
-    types = {t.dtype for t in _state(model) if t.is_floating_point() and isinstance(t, nn.Parameter)}
-    return types.pop() if len(types) == 1 else None
-
-
-class _Pair:
+class Pair:
     """Inputs and labels of one length, cut into batches."""
 
     def __init__(self, inputs: Inputs, labels: Tensor, batch_size: int) -> None:
@@ -173,7 +181,7 @@ def _as_batches(data: Data, argument: str, batch_size: int) -> Iterable[Any]:
     )
 
 
-def _pair(inputs: Any, labels: Any, argument: str, batch_size: int) -> _Pair:
+def _pair(inputs: Any, labels: Any, argument: str, batch_size: int) -> Pair:
     inputs, labels = map_tensors(lambda t: t, inputs), torch.as_tensor(labels)
     lengths: set[int] = set()
     map_tensors(lambda t: lengths.add(len(t)), inputs)
@@ -182,10 +190,10 @@ def _pair(inputs: Any, labels: Any, argument: str, batch_size: int) -> _Pair:
             f"`{argument}` has {', '.join(map(str, sorted(lengths))) or 'no'} inputs and {len(labels)} labels: each "
             "input needs one label."
         )
-    return _Pair(inputs, labels, batch_size)
+    return Pair(inputs, labels, batch_size)
 
 
-def _split(batch: Any, argument: str) -> Batch:
+def split_batch(batch: Any, argument: str) -> Batch:
     """One batch as (inputs, labels); of a dict, the labels are under "labels" or "label"."""
     if isinstance(batch, Mapping):
         key = next((key for key in ("labels", "label") if key in batch), None)
@@ -206,8 +214,8 @@ def _head(source: Iterable[Any], argument: str, seed: int) -> int:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         for raw in islice(source, HEAD_ITEMS):
-            batch = _split(raw, argument)
-            digest, items = _digest_of(batch, digest), items + len(batch[1])
+            batch = split_batch(raw, argument)
+            digest, items = digest_of(batch, digest), items + len(batch[1])
             if items >= HEAD_ITEMS:
                 break
     return digest
@@ -221,7 +229,8 @@ def _without_global_generator(source: Iterable[Any]) -> Iterator[Any]:
     return iterator
 
 
-def _digest_of(batch: Any, digest: int = 0) -> int:
+def digest_of(batch: Any, digest: int = 0) -> int:
+    """A number that changes with any tensor in the structure."""
     total = [digest]
 
     def add(tensor: Tensor) -> None:
@@ -236,9 +245,3 @@ def _bytes_of(inputs: Inputs) -> int:
     sizes: list[int] = []
     map_tensors(lambda t: sizes.append(t.nbytes), inputs)
     return sum(sizes)
-
-
-def _state(model: Any) -> Iterator[Tensor]:
-    if isinstance(model, nn.Module):
-        yield from model.parameters()
-        yield from model.buffers()

@@ -13,7 +13,10 @@ from peppermill.engines.loop import MemberPass
 from peppermill.ensemble import PepEnsemble
 from peppermill.images import thumbnail
 from peppermill.likelihood import temper
+from peppermill.parts import part_of
 from peppermill.predictions import Predictions, predict
+from peppermill.processes.messages import every
+from peppermill.processes.together import together
 from peppermill.types import Data
 
 COUNT = 6  # items of each kind: two rows of three on a page
@@ -73,6 +76,7 @@ class Effects:
     method: str = "PEP"
 
 
+@together
 def helped_and_hurt(pep: PepEnsemble, data: Data | Batches, *, count: int = COUNT, images: bool = True) -> Effects:
     """The `count` items that the ensemble helps most and those that it hurts most, against its own network.
 
@@ -116,8 +120,7 @@ def effects_of(network: Predictions, members: MemberPass, temperature: float = 1
 def with_images(effects: Effects, batches: Batches) -> Effects:
     """The same effects, each item with its picture; unchanged where the inputs are no images."""
     chosen = {effect.item for effect in (*effects.helped, *effects.hurt)}
-    found = _inputs_of(batches, chosen, effects.items)
-    pictures = {item: thumbnail(value) for item, value in found.items()}
+    pictures = _pictures(batches, chosen, effects.items)
 
     def pictured(shown: Iterable[Effect]) -> tuple[Effect, ...]:
         return tuple(replace(effect, image=pictures.get(effect.item)) for effect in shown)
@@ -125,16 +128,21 @@ def with_images(effects: Effects, batches: Batches) -> Effects:
     return replace(effects, helped=pictured(effects.helped), hurt=pictured(effects.hurt))
 
 
-def _inputs_of(batches: Batches, chosen: set[int], items: int) -> dict[int, Tensor]:
-    """The inputs of the chosen items; none where items and inputs are not one to one, as pixels and images are not."""
+def _pictures(batches: Batches, chosen: set[int], items: int) -> dict[int, str | None]:
+    """The pictures of the chosen items; none where items and inputs are not one to one, as pixels and images are not.
+
+    Of several processes each draws those in its part.
+    """
+    part = part_of(batches)
+    start = offset = part.offset or 0
     found: dict[int, Tensor] = {}
-    start = 0
-    for inputs, _ in batches:
-        if not isinstance(inputs, Tensor):
-            return {}
-        found |= {item: inputs[item - start] for item in chosen if start <= item < start + len(inputs)}
-        start += len(inputs)
-    return found if start == items else {}
+    for inputs, _ in part:
+        known = inputs if isinstance(inputs, Tensor) else ()
+        found |= {item: known[item - start] for item in chosen if start <= item < start + len(known)}
+        start += len(known)
+    everybodys = every("pictures", [start - offset, {item: thumbnail(value) for item, value in found.items()}])
+    one_to_one = sum(seen for seen, _ in everybodys) == items
+    return {int(item): picture for _, drawn in everybodys if one_to_one for item, picture in drawn.items()}
 
 
 def _by_class(classes: int, labels: Tensor, network: Tensor, ensemble: Tensor) -> ClassEffects:

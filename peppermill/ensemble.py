@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from peppermill import parameters as selection
 from peppermill.data import Batches
-from peppermill.engines.loop import MemberPass, member_predictions, run_members
+from peppermill.engines.loop import MemberPass, member_predictions
+from peppermill.engines.parts import agree_on, run_all, run_part
 from peppermill.fingerprint import difference, fingerprint
 from peppermill.foreign import in_training_mode
 from peppermill.likelihood import ensemble_log_likelihoods, likelihood_named, temper
@@ -20,6 +21,7 @@ from peppermill.noise import Noise
 from peppermill.parameters import Selection
 from peppermill.perturbation import Perturbation
 from peppermill.predictions import Predictions, predict
+from peppermill.processes.together import together
 from peppermill.progress import progress
 from peppermill.recipe import Recipe, read_fingerprint, read_recipe, write_recipe
 from peppermill.tuning import SigmaSearch, tune_sigma
@@ -105,11 +107,13 @@ class PepEnsemble(nn.Module):
             ]
         )
 
+    @together
     def member_pass(self, data: Data | Batches) -> MemberPass:
         """ln L_i(theta_j), [m, N], and the averaged predictions [N, K] for all items of the data."""
         batches = data if isinstance(data, Batches) else Batches(data, self.model)
+        agree_on(self.model, self.perturbation, sigma=self.sigma)
         with progress(f"{self.size} members at sigma = {self.sigma:.4g}") as tick:
-            return run_members(self.model, self.perturbation, self.sigma, batches, self.likelihood, tick)
+            return run_all(self.model, self.perturbation, self.sigma, batches, self.likelihood, tick)
 
     def predict_items(self, data: Data | Batches) -> Predictions:
         """The ensemble's prediction for all items of the data, one member after another.
@@ -159,6 +163,7 @@ class PepEnsemble(nn.Module):
         return member_predictions(self.model, self.perturbation, self.sigma, self.likelihood, args, kwargs)
 
 
+@together
 def fit(
     model: nn.Module,
     validation: Data,
@@ -197,10 +202,11 @@ def fit(
         )
     perturbation = Perturbation(selection.select(model, parameters), Noise(noise, antithetic, seed), size)
     _mention_half_precision(perturbation)
+    agree_on(model, perturbation, search=(lower, upper, iterations, temperature), likelihood=chosen)
     data = Batches(validation, model, argument="validation", batch_size=batch_size)
     with progress("fitting sigma") as tick:
         search = tune_sigma(
-            lambda sigma: run_members(model, perturbation, sigma, data, chosen, tick),
+            lambda sigma: run_part(model, perturbation, sigma, data, chosen, tick),
             scale=perturbation.scale(),
             lower=lower,
             upper=upper,
@@ -239,5 +245,5 @@ def _mention_half_precision(perturbation: Perturbation) -> None:
             "added in float32 and then rounded, so a small sigma acts unevenly. For exact noise fit in float32 "
             "(`model.float()`).",
             PepWarning,
-            stacklevel=3,
+            stacklevel=4,
         )

@@ -10,7 +10,11 @@ from torch import Tensor
 
 from peppermill.data import Batches, call, output_tensor
 from peppermill.engines.loop import refuse_training_mode
+from peppermill.engines.parts import agree_on, no_items
 from peppermill.likelihood import likelihood_named
+from peppermill.parts import part_of
+from peppermill.processes.results import gather
+from peppermill.processes.together import together
 from peppermill.progress import progress
 from peppermill.types import Data, Likelihood
 
@@ -25,12 +29,14 @@ class Predictions:
     likelihood: Likelihood
 
 
+@together
 def predict(
     predictor: Any, data: Data | Batches, *, likelihood: str | Likelihood | None = None, argument: str = "data"
 ) -> Predictions:
     """The predictions of a network, a PepEnsemble or any other Predictor; predictions are their own.
 
-    An object that knows better, having a method `predict_items`, is asked.
+    An object that knows better, having a method `predict_items`, is asked. Of several processes each predicts its part
+    of the data, and all get the predictions for all items.
     """
     if isinstance(predictor, Predictions):
         return predictor
@@ -51,14 +57,18 @@ def likelihood_of(predictor: Any, likelihood: str | Likelihood | None) -> Likeli
 @torch.no_grad()
 def _predict(predictor: Any, batches: Batches, likelihood: Likelihood) -> Predictions:
     refuse_training_mode(predictor)
+    agree_on(predictor, likelihood=likelihood)
+    part = part_of(batches)
     parts = []
     with progress("predicting") as tick:
-        for inputs, labels in batches:
+        for inputs, labels in part:
             outputs = output_tensor(call(predictor, inputs))
             likelihood.check(outputs, labels)
             parts.append(likelihood.items(likelihood.predict(outputs).double(), labels))
             tick(len(labels))
-    log_probs, labels = torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
+    none = no_items(part)
+    log_probs = gather(torch.cat([part[0] for part in parts]) if parts else none[:, None])
+    labels = gather(torch.cat([part[1] for part in parts]) if parts else none)
     return Predictions(log_probs, labels, likelihood.log_likelihoods(log_probs, labels), likelihood)
 
 

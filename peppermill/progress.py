@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from peppermill.processes.group import rank
 from peppermill.types import Tick
 
 PATIENCE = 2.0  # seconds before a line appears
@@ -16,8 +17,11 @@ INTERVAL = 0.2  # seconds between two updates
 
 @contextmanager
 def progress(what: str, total: int | None = None) -> Iterator[Tick]:
-    """A function to call with the number of items done; `total` is left out where nobody knows it."""
-    if not sys.stderr.isatty():
+    """A function to call with the number of items done; `total` is left out where nobody knows it.
+
+    Of several processes, the first shows its line.
+    """
+    if not sys.stderr.isatty() or rank():
         yield lambda items: None
         return
     line = _Line(what, total)

@@ -15,6 +15,7 @@ from peppermill.engines.loop import MemberPass
 from peppermill.ensemble import PepEnsemble
 from peppermill.evaluation import compare_all, evaluate
 from peppermill.predictions import Predictions, predict
+from peppermill.processes.together import together
 from peppermill.results import Method, Run, method_of, provenance
 from peppermill.sweep import Sweep, sweep_sigma
 from peppermill.types import Data, Likelihood
@@ -22,6 +23,7 @@ from peppermill.types import Data, Likelihood
 GRID = (0.2, 0.4, 0.6, 0.8, 1.0, 1.2, 1.4, 1.6, 1.8, 2.0, 2.5)  # of the sweep, in units of sigma*
 
 
+@together
 def record_run(
     predictors: Mapping[str, Any],
     data: Data | Batches,

@@ -11,11 +11,14 @@ from torch import Tensor, nn
 from peppermill import metrics
 from peppermill import parameters as selection
 from peppermill.data import Batches
-from peppermill.engines.loop import MemberPass, run_members
-from peppermill.likelihood import ensemble_log_likelihood, likelihood_named
+from peppermill.engines.loop import MemberPass
+from peppermill.engines.parts import agree_on, run_all
+from peppermill.likelihood import ensemble_log_likelihoods, likelihood_named
 from peppermill.noise import Noise
 from peppermill.parameters import Selection
 from peppermill.perturbation import Perturbation
+from peppermill.processes.results import own_total
+from peppermill.processes.together import together
 from peppermill.progress import progress
 from peppermill.search import grow_bracket
 from peppermill.tuning import START, best_temperature
@@ -58,6 +61,7 @@ class Sweep:
         return max(self.points, key=lambda point: point.log_likelihood)
 
 
+@together
 def sweep_sigma(
     model: nn.Module,
     data: Data,
@@ -80,11 +84,12 @@ def sweep_sigma(
     if chosen.name == "gaussian":
         raise ValueError("`sweep_sigma` scores classifiers: use `fit(...).search` for a Gaussian likelihood.")
     perturbation = Perturbation(selection.select(model, parameters), Noise(noise, antithetic, seed), size)
+    agree_on(model, perturbation, sigmas=sigmas, likelihood=chosen)
     batches = Batches(data, model, batch_size=batch_size)
     with progress("sweeping sigma") as tick:
 
         def run(sigma: float) -> MemberPass:
-            return run_members(model, perturbation, sigma, batches, chosen, tick)
+            return run_all(model, perturbation, sigma, batches, chosen, tick)
 
         grid = _grid(sigmas) if sigmas is not None else _grid_across_the_peak(run, perturbation.scale())
         passes = (run(sigma) for sigma in grid)
@@ -99,9 +104,7 @@ def _grid(sigmas: Sequence[float]) -> list[float]:
 
 
 def _grid_across_the_peak(run: Callable[[float], MemberPass], scale: float, steps: int = 20) -> list[float]:
-    bracket = grow_bracket(
-        lambda sigma: float(ensemble_log_likelihood(run(sigma).member_log_likelihoods)), START * scale
-    )
+    bracket = grow_bracket(lambda sigma: _log_likelihood(run(sigma)), START * scale)
     return [bracket.upper * step / steps for step in range(steps + 1)]
 
 
@@ -110,7 +113,7 @@ def _point(members: MemberPass, bins: int) -> SweepPoint:
     temperature, tempered = best_temperature(averaged, labels)
     return SweepPoint(
         sigma=members.sigma,
-        log_likelihood=float(ensemble_log_likelihood(members.member_log_likelihoods)) / items,
+        log_likelihood=_log_likelihood(members) / items,
         member_log_likelihoods=tuple(_means(members.member_log_likelihoods)),
         temperature=temperature,
         tempered_log_likelihood=tempered / items,
@@ -119,6 +122,10 @@ def _point(members: MemberPass, bins: int) -> SweepPoint:
         error=metrics.error_rate(averaged, labels),
         reliability=metrics.reliability(averaged, labels, bins),
     )
+
+
+def _log_likelihood(members: MemberPass) -> float:
+    return own_total(ensemble_log_likelihoods(members.member_log_likelihoods))
 
 
 def _means(member_log_likelihoods: Tensor) -> list[float]:

@@ -15,7 +15,9 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from peppermill.engines.loop import MemberPass
-from peppermill.likelihood import ensemble_log_likelihood, temper
+from peppermill.likelihood import ensemble_log_likelihoods, temper
+from peppermill.processes.messages import every
+from peppermill.processes.results import own_total, total
 from peppermill.search import GOLDEN, GROWTH, Paid, Search, count_peaks, golden_section, grow_bracket
 from peppermill.types import PepWarning
 
@@ -79,6 +81,7 @@ def tune_sigma(
 ) -> SigmaSearch:
     """Search sigma by golden section; sigma = 0 is always in the race.
 
+    Of several processes each runs over its own items, and only sums over them travel: one for each sigma and each T.
     Without `upper`, a bracket is found by steps that start at a fiftieth of the weights' root mean square, `scale`.
     """
     _check_interval(lower, upper)
@@ -89,7 +92,7 @@ def tune_sigma(
         nonlocal items
         if sigma not in evaluations:
             members = run(sigma)
-            items = len(members.labels)
+            items = items or _count_items(members)
             evaluations[sigma] = _evaluation(members, joint)
         return evaluations[sigma]
 
@@ -106,7 +109,9 @@ def tune_sigma(
     return search
 
 
-def best_temperature(log_probs: Tensor, labels: Tensor) -> tuple[float, float]:
+def best_temperature(
+    log_probs: Tensor, labels: Tensor, total: Callable[[Tensor], float] = own_total
+) -> tuple[float, float]:
     """The T of largest likelihood for these log-probabilities, and that log-likelihood; T = 1 is in the race.
 
     The log-likelihood is concave in 1/T, so the golden section on ln T cannot miss its maximum.
@@ -114,7 +119,7 @@ def best_temperature(log_probs: Tensor, labels: Tensor) -> tuple[float, float]:
 
     def log_likelihood(log_temperature: float) -> float:
         tempered = temper(log_probs, math.exp(log_temperature))
-        return float(tempered.gather(1, labels[:, None]).sum())
+        return total(tempered.gather(1, labels[:, None]))
 
     paid = Paid(log_likelihood)
     paid(0.0)
@@ -127,11 +132,18 @@ def _end_of_walk(paid: Paid, start: float, lowest: float, reach: float = 0.0) ->
     return max(grow_bracket(paid, start, reach=reach).upper, GROWTH * lowest)
 
 
+def _count_items(members: MemberPass) -> int:
+    items: int = sum(every("the number of items", len(members.labels)))
+    if not items:
+        raise ValueError("`validation` has no item that counts: every label is the ignored one.")
+    return items
+
+
 def _evaluation(members: MemberPass, joint: bool) -> Evaluation:
-    value = float(ensemble_log_likelihood(members.member_log_likelihoods))
+    value = total(ensemble_log_likelihoods(members.member_log_likelihoods))
     if not math.isfinite(value):
         return Evaluation(members.sigma, -math.inf, 1.0, -math.inf)
-    temperature, tempered = best_temperature(members.averaged, members.labels) if joint else (1.0, value)
+    temperature, tempered = best_temperature(members.averaged, members.labels, total) if joint else (1.0, value)
     return Evaluation(members.sigma, value, temperature, max(tempered, value))
 
 
@@ -175,4 +187,4 @@ def _comment(search: SigmaSearch, lower: float, upper: float | None) -> None:
 
 
 def _warn(message: str) -> None:
-    warnings.warn(message, PepWarning, stacklevel=5)  # the line that called `fit`
+    warnings.warn(message, PepWarning, stacklevel=6)  # the line that called `fit`

@@ -13,8 +13,11 @@ PACKAGE = Path(peppermill.__file__).resolve().parent
 
 #: Files and folders of the package in reading order: none imports from a later line.
 LEVELS = [
-    {"types", "progress", "files", "foreign", "images", "checkpoints", "search", "metrics", "demo"},
-    {"parameters", "noise", "data", "fingerprint", "likelihood"},
+    {
+        *("types", "progress", "files", "foreign", "images", "checkpoints", "search", "metrics", "demo"),
+        *("processes", "placement"),
+    },
+    {"parameters", "noise", "data", "parts", "fingerprint", "likelihood"},
     {"splitting", "perturbation", "engines"},
     {"predictions", "tuning"},
     {"recipe", "ensemble", "sweep", "curvature", "baselines"},

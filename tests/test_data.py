@@ -10,7 +10,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
-from peppermill.data import Batches, as_arguments, call, device_of, dtype_of, map_tensors, output_tensor
+from peppermill.data import Batches, as_arguments, call, map_tensors, output_tensor
+from peppermill.placement import device_of, dtype_of
 
 X, Y = networks.items(23)
 

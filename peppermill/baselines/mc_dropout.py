@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
-from peppermill.data import device_of, output_tensor
+from peppermill.data import output_tensor
 from peppermill.foreign import in_training_mode
+from peppermill.placement import device_of
 from peppermill.predictions import likelihood_of
 from peppermill.types import Likelihood
 

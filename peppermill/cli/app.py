@@ -20,6 +20,8 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 
+SHARED = {"fit", "evaluate", "predict", "sweep"}  # under torchrun, by all processes
+
 for name, module in {
     "demo": demo,
     "fit": fit,
@@ -31,7 +33,7 @@ for name, module in {
     "report": report,
     "info": info,
 }.items():
-    app.command(name, epilog=module.EXAMPLES)(console.plain_errors(module.command))
+    app.command(name, epilog=module.EXAMPLES)(console.plain_errors(module.command, shared=name in SHARED))
 
 app.add_typer(paper.app)
 

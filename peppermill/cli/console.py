@@ -13,6 +13,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from peppermill.cli.processes import in_processes, speaks
+from peppermill.processes.messages import ProcessError
 from peppermill.report import table
 from peppermill.types import PepWarning
 
@@ -31,8 +33,12 @@ def say(text: str) -> None:
     out().print(text, markup=False, soft_wrap=True)
 
 
-def plain_errors(command: Command) -> Command:
-    """A mistake of the user's gets a line or two and exit code 2; Ctrl-C gets 130; `--debug` gets the traceback."""
+def plain_errors(command: Command, shared: bool = False) -> Command:
+    """A mistake of the user's gets a line or two and exit code 2; Ctrl-C gets 130; `--debug` gets the traceback.
+
+    Of several processes all run a command whose work is `shared`, and the first any other; the first speaks.
+    """
+    run = in_processes(command, shared)
 
     @functools.wraps(command)
     def guarded(*args: Any, **kwargs: Any) -> Any:
@@ -40,16 +46,16 @@ def plain_errors(command: Command) -> Command:
             with warnings.catch_warnings():
                 warnings.simplefilter("always", PepWarning)
                 warnings.showwarning = _note
-                return command(*args, **kwargs)
-        except KeyboardInterrupt:
-            _complain("interrupted: nothing was changed, and no file was left half-written.")
+                return run(*args, **kwargs)
+        except KeyboardInterrupt as error:
+            _complain("interrupted: nothing was changed, and no file was left half-written.", error)
             raise typer.Exit(130) from None
         except (typer.Exit, typer.Abort):
             raise
         except Exception as error:
             if debug["on"]:
                 raise
-            _complain(_one_line(error))
+            _complain(_one_line(error), error)
             raise typer.Exit(2) from None
 
     return guarded  # type: ignore[return-value]
@@ -82,15 +88,17 @@ def show_sweep(content: Mapping[str, Any]) -> None:
     out().print(shown)
 
 
-def _complain(message: str) -> None:
-    Console(stderr=True, highlight=False, soft_wrap=True).print(f"[bold red]error:[/] {escape(message)}")
+def _complain(message: str, error: BaseException) -> None:
+    if speaks(error):
+        Console(stderr=True, highlight=False, soft_wrap=True).print(f"[bold red]error:[/] {escape(message)}")
 
 
 def _one_line(error: Exception) -> str:
-    expected = isinstance(error, (ValueError, TypeError, OSError, ImportError))
+    expected = isinstance(error, (ValueError, TypeError, OSError, ImportError, ProcessError))
     message = " ".join(str(error).split()) or type(error).__name__
     return message if expected else f"{type(error).__name__}: {message} (`peppermill --debug ...` shows where.)"
 
 
 def _note(message: Warning | str, *_: Any, **__: Any) -> None:
-    Console(stderr=True, highlight=False, soft_wrap=True).print(f"[yellow]note:[/] {escape(str(message))}")
+    if speaks():
+        Console(stderr=True, highlight=False, soft_wrap=True).print(f"[yellow]note:[/] {escape(str(message))}")

@@ -13,6 +13,7 @@ from peppermill.cli.console import say, show_methods
 from peppermill.data import Batches
 from peppermill.ensemble import PepEnsemble
 from peppermill.files import refuse_unwritable
+from peppermill.processes.group import rank
 from peppermill.record import record_run, sweep_around
 from peppermill.results import plain, write_run
 from peppermill.sources.source import Source
@@ -65,6 +66,8 @@ def command(
         seed=seed,
         images=images,
     )
+    if rank():
+        return
     show_methods(plain(run))
     if out:
         write_run(run, out)

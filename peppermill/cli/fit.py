@@ -13,6 +13,7 @@ from peppermill.cli import items, options
 from peppermill.cli.console import say
 from peppermill.ensemble import PepEnsemble, fit
 from peppermill.files import refuse_unwritable
+from peppermill.processes.group import rank
 
 EXAMPLES = (
     "peppermill fit python:my_models:resnet npz:validation.npz --weights resnet.safetensors --temperature --out "
@@ -61,6 +62,8 @@ def command(
         likelihood=likelihood,
         batch_size=batch_size,
     )
+    if rank():
+        return
     pep = PepEnsemble(pep.model, replace(pep.recipe, split=split))
     pep.save(out)
     _say_what_was_found(pep, temperature)

@@ -10,6 +10,7 @@ import torch
 import typer
 from torch import nn
 
+from peppermill.cli.processes import own_gpu
 from peppermill.ensemble import PepEnsemble, load
 from peppermill.files import refuse_unwritable
 from peppermill.report import plots
@@ -36,7 +37,9 @@ Data = Annotated[
 Weights = Annotated[
     Path | None, typer.Option(help="Weights for the network: .safetensors, .pt, .pth (a state dict), or .h5 for Keras.")
 ]
-Device = Annotated[str, typer.Option(help="Where to compute: cpu, cuda, cuda:1, mps.")]
+Device = Annotated[
+    str, typer.Option(help="Where to compute: cpu, cuda (under torchrun, a GPU for each process), cuda:1, mps.")
+]
 Parameters = Annotated[
     str, typer.Option(help="What is perturbed: kernels, conv, last_layer, all, or a regular expression.")
 ]
@@ -101,7 +104,7 @@ def numbers(text: str, option: str) -> list[float]:
 
 def _device(name: str) -> torch.device:
     try:
-        device = torch.device(name)
+        device = torch.device(own_gpu(name))
         torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError) as error:
         reason = f" ({str(error).splitlines()[0]})" if name.partition(":")[0] in ("cuda", "mps") else ""

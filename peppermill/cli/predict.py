@@ -14,6 +14,7 @@ from peppermill.cli.console import say
 from peppermill.data import Batches
 from peppermill.files import refuse_unwritable, write_atomically
 from peppermill.predictions import Predictions, predict
+from peppermill.processes.group import rank
 
 EXAMPLES = (
     "peppermill predict python:my_models:resnet npz:new.npz --weights resnet.safetensors --pep pep.json --out "
@@ -40,6 +41,8 @@ def command(
     network = source.model
     batches = Batches(items.labelled(data, source), network, batch_size=batch_size)
     found = predict(options.ensemble(pep, network, likelihood) or network, batches, likelihood=likelihood)
+    if rank():
+        return
     arrays = _arrays(found)
     buffer = io.BytesIO()
     np.savez(buffer, **arrays)

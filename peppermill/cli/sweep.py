@@ -9,6 +9,7 @@ import typer
 
 from peppermill.cli import items, options
 from peppermill.cli.console import say, show_sweep
+from peppermill.processes.group import rank
 from peppermill.report import plots
 from peppermill.results import Run, plain, provenance, write_run
 from peppermill.sweep import sweep_sigma
@@ -52,6 +53,8 @@ def command(
         bins=bins,
         batch_size=batch_size,
     )
+    if rank():
+        return
     show_sweep(plain(swept))
     if out:
         settings = {

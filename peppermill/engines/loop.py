@@ -37,7 +37,7 @@ def run_members(
     parts = [_run_chunk(model, perturbation, sigma, chunk, likelihood, tick) for chunk in data.chunks()]
     matrices, averages, labels = zip(*parts, strict=True)
     matrix = torch.cat(matrices, dim=1)
-    if not matrix.shape[1]:
+    if not matrix.shape[1] and data.offset is None:
         raise ValueError(f"`{data.argument}` has no item that counts: every label is the ignored one.")
     return MemberPass(sigma, matrix.expand(perturbation.size, -1), torch.cat(averages), torch.cat(labels))
 

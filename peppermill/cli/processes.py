@@ -1,0 +1,65 @@
+"""A command under torchrun: its work is shared by all processes, or left to the first."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from peppermill.processes.group import alone, launched, launched_rank, local_rank
+from peppermill.processes.messages import ProcessError
+from peppermill.processes.together import telling_failures
+
+
+def in_processes(command: Callable[..., Any], shared: bool) -> Callable[..., Any]:
+    """The same command; of several processes that were launched, all share its work, or the first does it alone."""
+
+    @functools.wraps(command)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if not launched():
+            return command(*args, **kwargs)
+        if shared:
+            with _process_group(kwargs["device"]), telling_failures():
+                return command(*args, **kwargs)
+        with alone():
+            return command(*args, **kwargs) if launched_rank() == 0 else None
+
+    return run
+
+
+def own_gpu(device: str) -> str:
+    """`cuda` is the GPU with this process's number on its machine, where several were launched."""
+    return f"cuda:{local_rank()}" if device == "cuda" and launched() else device
+
+
+def speaks(error: BaseException | None = None) -> bool:
+    """Whether it is for this process to tell the user: for the first, and for others where the first cannot know."""
+    lost_the_first = isinstance(error, ProcessError) and error.process == 0
+    its_own = isinstance(error, Exception) and not isinstance(error, ProcessError)
+    return launched_rank() == 0 or lost_the_first or (its_own and not getattr(error, "told_to_all", False))
+
+
+@contextmanager
+def _process_group(device: str) -> Iterator[None]:
+    """Gloo carries what lies in main memory; NCCL, where each process has a GPU of its own, what lies there."""
+    by_nccl = device == "cuda" and torch.cuda.is_available()
+    if by_nccl:
+        _take_gpu()
+    dist.init_process_group("cpu:gloo,cuda:nccl" if by_nccl else "gloo")
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+def _take_gpu() -> None:
+    if local_rank() >= torch.cuda.device_count():
+        raise ValueError(
+            f"`--device cuda` gives each process a GPU of its own, and this machine has {torch.cuda.device_count()}: "
+            "start as many processes, or let all use one with `--device cuda:0`."
+        )
+    torch.cuda.set_device(local_rank())
