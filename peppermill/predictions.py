@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from peppermill.data import Batches, call, output_tensor
+from peppermill.data import Batches, call, device_of, dtype_of, output_tensor
 from peppermill.engines.loop import refuse_training_mode
 from peppermill.likelihood import likelihood_named
 from peppermill.progress import progress
@@ -41,6 +41,26 @@ def predict(
         found = _predict(predictor, batches, likelihood_of(predictor, likelihood))
     _check(found.log_probs, batches.argument)
     return found
+
+
+@torch.no_grad()
+def predict_unlabelled(
+    predictor: Any, inputs: Tensor, *, likelihood: str | Likelihood | None = None, batch_size: int = 500
+) -> Tensor:
+    """What a predictor says of inputs that have no labels: [N, K] as in `Predictions`, on the CPU."""
+    refuse_training_mode(predictor)
+    if not len(inputs) or batch_size < 1:
+        raise ValueError(f"{len(inputs)} inputs in batches of `batch_size={batch_size}`: give at least one of each.")
+    chosen, device, dtype = likelihood_of(predictor, likelihood), device_of(predictor), dtype_of(predictor)
+    parts = []
+    with progress("predicting", len(inputs)) as tick:
+        for batch in inputs.split(batch_size):
+            outputs = output_tensor(predictor(batch.to(device, dtype if batch.is_floating_point() else None)))
+            parts.append(chosen.predict(outputs.cpu().double()).flatten(end_dim=-2))
+            tick(len(batch))
+    log_probs = torch.cat(parts)
+    _check(log_probs, "data")
+    return log_probs
 
 
 def likelihood_of(predictor: Any, likelihood: str | Likelihood | None) -> Likelihood:

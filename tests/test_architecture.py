@@ -20,7 +20,7 @@ LEVELS = [
     {"recipe", "ensemble", "sweep", "curvature", "baselines"},
     {"scoring", "evaluation", "effects", "overfitting"},
     {"results"},
-    {"record"},
+    {"record", "integrations"},
     {"report"},
     {"sources"},
     {"cli", "paper"},
@@ -29,7 +29,7 @@ LEVELS = [
 #: What may import these: nobody else needs to know where models and data come from.
 USED_BY = {"sources": {"cli", "paper", "sources"}, "demo": {"cli", "paper", "demo"}, "cli": {"cli", "__main__"}}
 
-OPTIONAL = ("matplotlib", "plotly", "timm", "transformers", "keras", "lightning", "torchvision", "sklearn")
+OPTIONAL = ("matplotlib", "plotly", "timm", "transformers", "keras", "lightning", "pytorch_lightning", "torchvision", "sklearn")
 
 LONGEST_FILE, LONGEST_BODY = 250, 40
 
