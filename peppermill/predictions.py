@@ -54,7 +54,7 @@ def predict_unlabelled(
     chosen, device, dtype = likelihood_of(predictor, likelihood), device_of(predictor), dtype_of(predictor)
     parts = []
     with progress("predicting", len(inputs)) as tick:
-        for batch in inputs.split(batch_size):
+        for batch in torch.split(inputs, batch_size):
             outputs = output_tensor(predictor(batch.to(device, dtype if batch.is_floating_point() else None)))
             parts.append(chosen.predict(outputs.cpu().double()).flatten(end_dim=-2))
             tick(len(batch))

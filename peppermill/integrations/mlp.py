@@ -45,9 +45,9 @@ def train_mlp(
         network = _layers(inputs, classes, hidden)
         optimizer = torch.optim.Adam(network.parameters(), lr=LEARNING_RATE)
         for _ in range(epochs):
-            for chosen in torch.randperm(len(inputs)).split(BATCH):
+            for chosen in torch.split(torch.randperm(len(inputs)), BATCH):
                 optimizer.zero_grad()
-                nn.functional.cross_entropy(network(inputs[chosen]), labels[chosen]).backward()
+                torch.autograd.backward(nn.functional.cross_entropy(network(inputs[chosen]), labels[chosen]))
                 optimizer.step()
     network.zero_grad()
     return network.eval()
@@ -78,7 +78,8 @@ def _layers(inputs: Tensor, classes: int, hidden: Sequence[int]) -> nn.Sequentia
 
 
 def _check(hidden: Sequence[int], epochs: int) -> None:
-    if isinstance(hidden, str) or not all(isinstance(width, (int, np.integer)) and width > 0 for width in hidden):
+    widths = hidden if isinstance(hidden, (tuple, list)) else [0]
+    if not all(isinstance(width, (int, np.integer)) and width > 0 for width in widths):
         raise ValueError(f"`hidden={hidden!r}` must be the widths of the hidden layers, as in (64,) or (64, 32).")
     if not 1 <= epochs < math.inf:
         raise ValueError(f"`epochs={epochs}` must be at least 1.")

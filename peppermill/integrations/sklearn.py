@@ -109,7 +109,8 @@ class PepClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Eq. 9: averaged probabilities, [N, K], a column for each of `classes_`."""
-        return np.exp(self.predict_log_proba(X))
+        probabilities: np.ndarray = np.exp(self.predict_log_proba(X))
+        return probabilities
 
     def predict_log_proba(self, X: Any) -> np.ndarray:
         """The logarithm of `predict_proba`, exact also where that underflows."""
@@ -126,8 +127,8 @@ class PepClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return found
 
     def _trained(self, X: np.ndarray, labels: np.ndarray, classes: int) -> nn.Module:
-        inputs, labels = _as_inputs(X), torch.from_numpy(labels)
-        return train_mlp(inputs, labels, classes, hidden=self.hidden, epochs=self.epochs, seed=self.seed)
+        pair = _as_inputs(X), torch.from_numpy(labels)
+        return train_mlp(*pair, classes, hidden=self.hidden, epochs=self.epochs, seed=self.seed)
 
     def _tuned(self, network: nn.Module, X: np.ndarray, labels: np.ndarray, classes: int) -> PepEnsemble:
         inputs = _as_inputs(X, network)
@@ -180,8 +181,9 @@ def _count_outputs(network: nn.Module, inputs: Tensor) -> int:
             f"`model` is a {type(network).__name__}: give a torch.nn.Module, or none to have one trained on the data."
         )
     refuse_training_mode(network)
+    dtype = dtype_of(network) if inputs.is_floating_point() else None
     with torch.no_grad():
-        outputs = output_tensor(network(inputs[:1].to(device_of(network), dtype_of(network))))
+        outputs = output_tensor(network(inputs[:1].to(device_of(network), dtype)))
     if outputs.ndim > 2:
         raise ValueError(
             f"the network's outputs have shape {list(outputs.shape)} for one item: a classifier gives [1, classes]. "
