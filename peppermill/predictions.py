@@ -56,6 +56,8 @@ def predict_unlabelled(
     with progress("predicting", len(inputs)) as tick:
         for batch in torch.split(inputs, batch_size):
             outputs = output_tensor(predictor(batch.to(device, dtype if batch.is_floating_point() else None)))
+            if not hasattr(predictor, "predict_items"):  # an ensemble was looked at when it was fitted
+                _check_outputs(outputs, chosen)
             parts.append(chosen.predict(outputs.cpu().double()).flatten(end_dim=-2))
             tick(len(batch))
     log_probs = torch.cat(parts)
@@ -80,6 +82,12 @@ def _predict(predictor: Any, batches: Batches, likelihood: Likelihood) -> Predic
             tick(len(labels))
     log_probs, labels = torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
     return Predictions(log_probs, labels, likelihood.log_likelihoods(log_probs, labels), likelihood)
+
+
+def _check_outputs(outputs: Tensor, likelihood: Likelihood) -> None:
+    """What the likelihood says of outputs whatever the labels are: the first label, 0, is one of every likelihood."""
+    shape = outputs.shape if outputs.ndim < 2 else likelihood.predict(outputs).shape[:-1]
+    likelihood.check(outputs, torch.zeros(shape, dtype=torch.long, device=outputs.device))
 
 
 def _check(log_probs: Tensor, argument: str) -> None:

@@ -14,11 +14,17 @@ from torch import nn
 from peppermill.ensemble import PepEnsemble, load
 from peppermill.files import refuse_unwritable
 from peppermill.report import plots
-from peppermill.sources import data_from, model_from
+from peppermill.sources import data_from, data_or_inputs_from, model_from
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="The network: python:package.module:factory.")]
 Data = Annotated[
     str, typer.Argument(metavar="DATA", help="Labelled data: npz:file.npz (arrays x, y) or python:module:factory.")
+]
+AnyData = Annotated[
+    str,
+    typer.Argument(
+        metavar="DATA", help="npz:file.npz (array x, and y where labels are known) or python:module:factory."
+    ),
 ]
 Weights = Annotated[Path | None, typer.Option(help="Weights for the network, a safetensors file.")]
 Device = Annotated[str, typer.Option(help="Where to compute: cpu, cuda, cuda:1, mps.")]
@@ -64,6 +70,11 @@ def ensemble(pep: Path | None, network: nn.Module, likelihood: str | None) -> Pe
 def labelled(data: str) -> Any:
     """The labelled data: anything that `fit` takes."""
     return data_from(data)
+
+
+def labelled_or_not(data: str) -> Any:
+    """The data; an array or a tensor of inputs where they have no labels."""
+    return data_or_inputs_from(data)
 
 
 def lines(path: Path) -> list[str]:

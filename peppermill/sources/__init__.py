@@ -20,6 +20,9 @@ DATA: dict[str, Callable[[str], Any]] = {
     **{name: partial(datasets.data, name) for name in datasets.DATASETS},
 }
 
+#: How data are had that may lack labels, where labelled data are had in another way.
+UNLABELLED: dict[str, Callable[[str], Any]] = {"npz": npz.data_or_inputs}
+
 
 def model_from(text: str) -> nn.Module:
     """The network that `scheme:rest` names."""
@@ -31,6 +34,12 @@ def data_from(text: str) -> Any:
     """The labelled data that `scheme:rest` names."""
     scheme, rest = _parts(text, "DATA", DATA, "npz:file.npz")
     return DATA[scheme](rest)
+
+
+def data_or_inputs_from(text: str) -> Any:
+    """The data that `scheme:rest` names, and where they have no labels the inputs alone: an array or a tensor."""
+    scheme, rest = _parts(text, "DATA", DATA, "npz:file.npz")
+    return {**DATA, **UNLABELLED}[scheme](rest)
 
 
 def _parts(text: str, what: str, known: dict[str, Any], example: str) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""`npz:file.npz`: arrays `x` and `y`, inputs and labels."""
+"""`npz:file.npz`: arrays `x` and `y`, inputs and labels; inputs alone where only predictions are asked for."""
 
 from __future__ import annotations
 
@@ -14,18 +14,29 @@ _CURE = "`np.savez(path, x=inputs, y=labels)`"
 
 def data(text: str) -> tuple[np.ndarray, np.ndarray]:
     """The pair (x, y). Nothing is unpickled: a file can be from anybody."""
+    arrays = _arrays(text, {"x", "y"})
+    return arrays["x"], arrays["y"]
+
+
+def data_or_inputs(text: str) -> tuple[np.ndarray, np.ndarray] | np.ndarray:
+    """The pair (x, y), or x alone where the file has no y."""
+    arrays = _arrays(text, {"x"})
+    return (arrays["x"], arrays["y"]) if "y" in arrays else arrays["x"]
+
+
+def _arrays(text: str, needed: set[str]) -> dict[str, np.ndarray]:
     if not Path(text).is_file():
         raise ValueError(f"there is no file {text}.")
     if not zipfile.is_zipfile(text):
         raise ValueError(f"{text} is not an npz file, or is truncated: save it with {_CURE}.")
     with np.load(text, allow_pickle=False) as arrays:
-        missing = {"x", "y"} - set(arrays.files)
+        missing = needed - set(arrays.files)
         if missing:
             raise ValueError(
                 f"{text} has no array {' and no '.join(sorted(missing))}, only {', '.join(arrays.files)}: save it "
                 f"with {_CURE}."
             )
-        return _array(text, arrays, "x"), _array(text, arrays, "y")
+        return {name: _array(text, arrays, name) for name in ("x", "y") if name in arrays.files}
 
 
 def _array(text: str, arrays: Mapping[str, np.ndarray], name: str) -> np.ndarray:
