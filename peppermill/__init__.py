@@ -1,5 +1,8 @@
 """Honest probabilities from any trained network, without training it again: Parameter Ensembling by Perturbation."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from peppermill import metrics
 from peppermill.baselines.deep_ensemble import DeepEnsemble
 from peppermill.baselines.mc_dropout import McDropout
@@ -22,6 +25,10 @@ from peppermill.results import Run, read_run, write_run
 from peppermill.splitting import split_off
 from peppermill.sweep import Sweep, sweep_sigma
 from peppermill.types import Likelihood, PepWarning, Predictor
+
+if TYPE_CHECKING:
+    from peppermill.integrations.lightning import PepCallback as PepCallback
+    from peppermill.integrations.sklearn import PepClassifier as PepClassifier
 
 __all__ = [
     "Bernoulli",
@@ -67,3 +74,19 @@ __all__ = [
     "write_report",
     "write_run",
 ]
+
+#: Names that need an extra, and where they are. Not in `__all__`: `from peppermill import *` works without any extra.
+_WITH_EXTRAS = {
+    "PepCallback": "peppermill.integrations.lightning",
+    "PepClassifier": "peppermill.integrations.sklearn",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _WITH_EXTRAS:
+        return getattr(import_module(_WITH_EXTRAS[name]), name)
+    raise AttributeError(f"module 'peppermill' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_WITH_EXTRAS})

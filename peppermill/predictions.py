@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from peppermill.data import Batches, call, output_tensor
+from peppermill.data import Batches, call, map_tensors, output_tensor
 from peppermill.engines.loop import refuse_training_mode
 from peppermill.engines.parts import agree_on, no_items
 from peppermill.likelihood import likelihood_named
@@ -16,7 +16,7 @@ from peppermill.parts import part_of
 from peppermill.processes.results import gather
 from peppermill.processes.together import together
 from peppermill.progress import progress
-from peppermill.types import Data, Likelihood
+from peppermill.types import Data, Inputs, Likelihood
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,33 @@ def predict(
     return found
 
 
+@torch.no_grad()
+def predict_unlabelled(
+    predictor: Any, inputs: Inputs, *, likelihood: str | Likelihood | None = None, batch_size: int = 500
+) -> Tensor:
+    """What a predictor says of inputs that have no labels: [N, K] as in `Predictions`, on the CPU."""
+    refuse_training_mode(predictor)
+    chosen, count = likelihood_of(predictor, likelihood), _length(inputs)
+    batches = Batches((inputs, torch.zeros(count)), predictor, batch_size=batch_size)
+    parts = []
+    with progress("predicting", count) as tick:
+        for batch, unknown in batches:
+            outputs = output_tensor(call(predictor, batch))
+            if not hasattr(predictor, "predict_items"):  # an ensemble was looked at when it was fitted
+                _check_outputs(outputs, chosen)
+            parts.append(chosen.predict(outputs.cpu().double()).flatten(end_dim=-2))
+            tick(len(unknown))
+    log_probs = torch.cat(parts)
+    _check(log_probs, "data")
+    return log_probs
+
+
+def _length(inputs: Inputs) -> int:
+    lengths: list[int] = []
+    map_tensors(lambda tensor: lengths.append(len(tensor)), inputs)
+    return lengths[0] if lengths else 0
+
+
 def likelihood_of(predictor: Any, likelihood: str | Likelihood | None) -> Likelihood:
     """The likelihood that was asked for, else the predictor's own, else categorical."""
     return likelihood_named(likelihood or getattr(predictor, "likelihood", None) or "categorical")
@@ -70,6 +97,12 @@ def _predict(predictor: Any, batches: Batches, likelihood: Likelihood) -> Predic
     log_probs = gather(torch.cat([part[0] for part in parts]) if parts else none[:, None])
     labels = gather(torch.cat([part[1] for part in parts]) if parts else none)
     return Predictions(log_probs, labels, likelihood.log_likelihoods(log_probs, labels), likelihood)
+
+
+def _check_outputs(outputs: Tensor, likelihood: Likelihood) -> None:
+    """What the likelihood says of outputs whatever the labels are: the first label, 0, is one of every likelihood."""
+    shape = outputs.shape if outputs.ndim < 2 else likelihood.predict(outputs).shape[:-1]
+    likelihood.check(outputs, torch.zeros(shape, dtype=torch.long, device=outputs.device))
 
 
 def _check(log_probs: Tensor, argument: str) -> None:

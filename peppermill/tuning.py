@@ -25,6 +25,15 @@ START = 0.02  # the first sigma tried, in units of the root mean square of the s
 LOG_TEMPERATURES = (math.log(1 / 20), math.log(20))
 TEMPERATURE_ITERATIONS = 28  # leaves ln T known to 1e-5
 
+_LOWEST = (
+    "the best temperature is 1/20, the lowest that is tried: nearly every validation item is predicted right, so they "
+    "do not say how sure the network may be. Use more validation items, or no temperature."
+)
+_HIGHEST = (
+    "the best temperature is 20, the highest that is tried: on the validation data the predictions say next to nothing "
+    "about the labels. Are the labels numbered as the network's outputs?"
+)
+
 
 @dataclass(frozen=True)
 class Evaluation:
@@ -104,6 +113,8 @@ def tune_sigma(
     if joint:
         end = upper or _end_of_walk(profile, start, lowest, reach=max(evaluations))
         found = _look_closer(profile, sorted(evaluations), lowest, end, found.upper - found.lower, iterations)
+    for edge in _touched(found, lowest, upper):
+        evaluate(edge)  # or one could not say on which side of it the maximum lies
     search = SigmaSearch(tuple(evaluations.values()), found.lower, found.upper, items, joint)
     _comment(search, lowest, upper)
     return search
@@ -125,6 +136,22 @@ def best_temperature(
     paid(0.0)
     log_temperature, value = golden_section(paid, *LOG_TEMPERATURES, TEMPERATURE_ITERATIONS).best
     return math.exp(log_temperature), value
+
+
+def at_limit(temperature: float) -> bool:
+    """Whether T is the lowest or the highest that is tried: the likelihood then has no maximum inside."""
+    return min(abs(math.log(temperature) - limit) for limit in LOG_TEMPERATURES) < 1e-3
+
+
+def mention_limit(temperature: float, stacklevel: int) -> None:
+    """Warn where T ended at a limit, on the line that many calls up."""
+    if at_limit(temperature):
+        _warn(_LOWEST if temperature < 1 else _HIGHEST, stacklevel + 1)
+
+
+def _touched(found: Search, lower: float, upper: float | None) -> list[float]:
+    """The ends of the user's own interval that the search could not leave behind."""
+    return [edge for edge, reached in ((upper, found.upper), (lower or None, found.lower)) if edge == reached]
 
 
 def _end_of_walk(paid: Paid, start: float, lowest: float, reach: float = 0.0) -> float:
@@ -174,11 +201,13 @@ def _comment(search: SigmaSearch, lower: float, upper: float | None) -> None:
             "noise does not help here: no sigma that was tried beats sigma = 0 on the validation data, so the "
             f"ensemble is the network itself{' with a temperature' if search.joint else ''}."
         )
-    elif search.upper == upper or search.lower == lower > 0:
-        edge = f"`upper={upper:g}`" if search.upper == upper else f"`lower={lower:g}`"
+    elif best.sigma in (lower, upper):
+        edge = f"`upper={upper:g}`" if best.sigma == upper else f"`lower={lower:g}`"
         _warn(
             f"the best sigma, {best.sigma:.3g}, sits at {edge}: widen the interval, or leave it out to have one found."
         )
+    if search.joint:
+        mention_limit(best.temperature, stacklevel=5)
     if gain > 0 and count_peaks(search.points, depth=0.05 * gain) > 1:
         _warn(
             "L(sigma) has more than one peak on the validation data, and a golden-section search may have found the "
@@ -186,5 +215,5 @@ def _comment(search: SigmaSearch, lower: float, upper: float | None) -> None:
         )
 
 
-def _warn(message: str) -> None:
-    warnings.warn(message, PepWarning, stacklevel=6)  # the line that called `fit`
+def _warn(message: str, stacklevel: int = 6) -> None:
+    warnings.warn(message, PepWarning, stacklevel=stacklevel)  # 6: the line that called `fit`

@@ -1,6 +1,9 @@
 """The plan of the house, checked: who imports whom, how long things are, what is said about them."""
 
 import ast
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -23,7 +26,7 @@ LEVELS = [
     {"recipe", "ensemble", "sweep", "curvature", "baselines"},
     {"scoring", "evaluation", "effects", "overfitting"},
     {"results"},
-    {"record"},
+    {"record", "integrations"},
     {"report"},
     {"sources"},
     {"cli", "paper"},
@@ -39,6 +42,7 @@ OPTIONAL = (
     "transformers",
     "keras",
     "lightning",
+    "pytorch_lightning",
     "torchvision",
     "sklearn",
     "PIL",
@@ -157,6 +161,14 @@ def test_an_optional_package_is_imported_in_one_file_and_only_when_needed(name):
     users = [path for path, tree in TREES.items() if mentions(at_run_time(tree), imports_of)]
     assert len(users) <= 1
     assert not any(mentions(TREES[path], top_level_imports) for path in users)
+
+
+def test_all_public_names_together_import_no_optional_package():
+    """In a process of its own, where nothing has imported any of them before."""
+    code = "import sys; from peppermill import *; print([name for name in sys.argv[1:] if name in sys.modules])"
+    environment = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
+    found = subprocess.run([sys.executable, "-c", code, *OPTIONAL], capture_output=True, text=True, env=environment)
+    assert found.stdout == "[]\n", found.stderr
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=module_of)

@@ -317,7 +317,7 @@ def test_everything_leaves_the_network_untouched(cnn, images, tmp_path, frozen):
     pep.predict_proba(images[0])
     pep.member_log_probs(images[0])
     pm.predict(pep, images)
-    pm.fit_temperature(pep, images)
+    quietly(pm.fit_temperature, pep, images)
     pep.save(tmp_path / "pep.json")
     pm.load(tmp_path / "pep.json", cnn)(images[0])
     networks.assert_untouched(cnn, before)

@@ -51,6 +51,9 @@ NAMES = [
     "write_run",
 ]
 
+#: Not in `__all__`, because they need an extra.
+WITH_EXTRAS = ["PepCallback", "PepClassifier"]
+
 METRICS = [
     "auroc",
     "brier_score",
@@ -75,7 +78,17 @@ def test_they_stand_in_order():
     assert sorted(pm.__all__, key=lambda name: (name.islower(), name)) == pm.__all__
 
 
-@pytest.mark.parametrize("name", pm.__all__)
+def test_names_that_need_an_extra_are_listed_too():
+    assert set(dir(pm)) >= {*NAMES, *WITH_EXTRAS}
+    assert sorted(pm._WITH_EXTRAS) == WITH_EXTRAS
+
+
+def test_a_name_that_is_not_there_is_missed_as_in_any_module():
+    with pytest.raises(AttributeError, match="module 'peppermill' has no attribute 'PepRegressor'"):
+        pm.PepRegressor  # noqa: B018
+
+
+@pytest.mark.parametrize("name", [*pm.__all__, *WITH_EXTRAS])
 def test_each_is_there_and_says_what_it_is(name):
     assert getattr(pm, name).__doc__
 

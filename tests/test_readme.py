@@ -32,6 +32,8 @@ def test_the_readme_shows_python():
     assert blocks(README)
 
 
+@pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers")  # Lightning's advice
+@pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec.` is deprecated:FutureWarning")  # Lightning's own
 @pytest.mark.filterwarnings("ignore::peppermill.types.PepWarning")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_python_block_runs(page, names):

@@ -44,6 +44,10 @@ def curve(function, items=100):
     return run
 
 
+#: Items that are all right, or all wrong, have no best temperature: said in a test of its own.
+no_best_temperature = pytest.mark.filterwarnings("ignore:the best temperature is:peppermill.types.PepWarning")
+
+
 def hill(peak):
     """Rises from -1 at 0 to -0.5 at the peak, then falls without end, as L(sigma) of the paper's Figure 1 does."""
     return lambda sigma: -1 + (sigma / peak) ** 2 - 0.5 * (sigma / peak) ** 4
@@ -84,6 +88,7 @@ def test_an_interval_costs_sigma_zero_and_one_value_more_than_iterations(iterati
     assert len(run.asked) == len(set(run.asked)) == iterations + 2
 
 
+@no_best_temperature
 @pytest.mark.parametrize("joint", [False, True])
 @pytest.mark.parametrize("peak", [0.001, 0.3, 5.0])
 def test_no_sigma_is_paid_for_twice(joint, peak):
@@ -130,6 +135,7 @@ def test_sigma_is_zero_where_noise_does_not_help_and_a_plain_statement_says_so()
     assert search.gain == 0
 
 
+@no_best_temperature
 def test_with_a_temperature_the_statement_says_so():
     with pytest.warns(pm.PepWarning, match="the ensemble is the network itself with a temperature"):
         search = tune_sigma(curve(lambda sigma: -0.1 - sigma), scale=1.0, joint=True)
@@ -137,6 +143,7 @@ def test_with_a_temperature_the_statement_says_so():
     assert search.gain > 0
 
 
+@no_best_temperature
 @pytest.mark.parametrize("joint", [False, True])
 def test_a_lower_end_alone_is_enough_also_where_noise_does_not_help(joint):
     with pytest.warns(pm.PepWarning, match="noise does not help"):
@@ -151,6 +158,7 @@ def test_a_flat_curve_leaves_the_network_as_it_is():
         assert tune_sigma(curve(lambda sigma: -1.0), scale=1.0).best.sigma == 0
 
 
+@no_best_temperature
 @pytest.mark.parametrize("joint", [False, True])
 @pytest.mark.parametrize(
     ("lower", "upper", "edge"),
@@ -162,12 +170,35 @@ def test_a_best_point_on_the_edge_is_mentioned(lower, upper, edge, joint):
         tune_sigma(curve(function), scale=1.0, lower=lower, upper=upper, joint=joint)
 
 
-def test_nothing_is_said_of_a_peak_inside():
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        tune_sigma(curve(hill(0.3)), scale=1.0)
-        tune_sigma(curve(hill(0.3)), scale=1.0, lower=0.1, upper=1.0)
-        tune_sigma(curve(hill(0.3)), scale=1.0, joint=True)
+@no_best_temperature
+@pytest.mark.parametrize("joint", [False, True])
+@pytest.mark.parametrize(("lower", "upper"), [(None, None), (0.1, 1.0), (0.29, 0.31)])
+def test_nothing_is_said_of_a_peak_inside(lower, upper, joint):
+    """Warnings are errors."""
+    tune_sigma(curve(hill(0.3)), scale=1.0, lower=lower, upper=upper, joint=joint)
+
+
+@no_best_temperature
+@pytest.mark.parametrize("joint", [False, True])
+@pytest.mark.parametrize("iterations", [1, 2, 3])
+@pytest.mark.parametrize("peak", [0.4, 0.6, 0.75])
+def test_nor_after_few_iterations_whose_interval_still_reaches_an_edge(peak, iterations, joint):
+    """The edge is tried before anything is said of it: the hill is lower there than at the best sigma inside."""
+    lower, upper = 0.1, 1.0
+    search = tune_sigma(curve(hill(peak)), scale=1.0, lower=lower, upper=upper, iterations=iterations, joint=joint)
+    assert lower < search.best.sigma < upper
+    touched = [edge for edge in (lower, upper) if edge in (search.lower, search.upper)]
+    assert touched or iterations > 1
+    assert set(touched) <= {e.sigma for e in search.evaluations}
+    assert search.best.log_likelihood > 100 * max(hill(peak)(lower), hill(peak)(upper))
+
+
+def test_a_best_sigma_on_the_edge_is_the_edge_itself():
+    """Its own value, and not that of the last point which the golden section tried before it."""
+    with pytest.warns(pm.PepWarning, match="the best sigma, 0.1, sits at `upper=0.1`"):
+        search = tune_sigma(curve(hill(0.3)), scale=1.0, upper=0.1, iterations=1)
+    assert search.best.sigma == 0.1
+    assert search.best.log_likelihood == pytest.approx(100 * hill(0.3)(0.1))
 
 
 def test_more_than_one_peak_is_mentioned():
@@ -255,6 +286,29 @@ def test_labels_that_are_always_right_or_wrong_end_at_an_edge(logit, edge):
     assert best_temperature(log_probs, torch.zeros(5, dtype=torch.long))[0] == pytest.approx(edge, rel=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("right", "text"), [(True, "is 1/20, the lowest that is tried"), (False, "is 20, the highest")]
+)
+@pytest.mark.parametrize("how", ["joint", "alone"])
+def test_a_temperature_at_its_limit_is_mentioned_on_the_line_of_the_user(mlp, right, text, how):
+    inputs, _ = networks.items(30)
+    order = mlp(inputs).argsort(dim=1)
+    data = inputs, order[:, 2 if right else 0]
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        pm.fit(mlp, data, size=2, temperature=True) if how == "joint" else pm.fit_temperature(mlp, data)
+    [about] = [warning for warning in said if "temperature is" in str(warning.message)]
+    assert text in str(about.message)
+    assert about.filename == __file__
+
+
+def test_nothing_is_said_of_a_temperature_inside_its_limits(overfitted):
+    """Warnings are errors."""
+    model, validation, _ = overfitted
+    assert 1 / 20 < pm.fit_temperature(model, validation).temperature < 20
+    assert 1 / 20 < pm.fit(model, validation, temperature=True).temperature < 20
+
+
 @given(seed=st.integers(0, 500), items=st.integers(1, 30))
 def test_a_temperature_is_never_worse_than_none(seed, items):
     """T = 1 is in the race, exactly, also where it is the best."""
@@ -283,7 +337,7 @@ def test_joint_tuning_loses_to_neither_of_its_parts_on_validation_data(
     options = {"size": size, "antithetic": antithetic, "seed": seed, **({"upper": 10**stretch} if interval else {})}
     both = quietly(pm.fit, model, data, temperature=True, **options)
     alone = quietly(pm.fit, model, data, **options)
-    warm = pm.fit_temperature(model, data)
+    warm = quietly(pm.fit_temperature, model, data)
     found = [float(pm.predict(p, data).log_likelihoods.sum()) for p in (both, alone, warm)]
     assert found[0] >= max(found[1:]) - 1e-9 * items
     assert found[0] == pytest.approx(both.search.best.tempered_log_likelihood, abs=1e-9 * items)
@@ -314,6 +368,7 @@ def test_the_log_likelihoods_of_a_joint_search_are_those_of_pep_alone(overfitted
         assert both[sigma].tempered_log_likelihood >= value
 
 
+@no_best_temperature
 @pytest.mark.parametrize("joint", [False, True])
 def test_a_warning_points_at_the_line_of_the_user(joint):
     model = networks.mlp()

@@ -10,7 +10,7 @@ from peppermill.data import output_tensor
 from peppermill.foreign import in_training_mode
 from peppermill.likelihood import temper
 from peppermill.predictions import likelihood_of, predict
-from peppermill.tuning import best_temperature
+from peppermill.tuning import best_temperature, mention_limit
 from peppermill.types import Data, Likelihood
 
 
@@ -43,6 +43,7 @@ def fit_temperature(predictor: Any, validation: Data, *, likelihood: str | Likel
         raise ValueError("`fit_temperature` is for classifiers: a Gaussian likelihood has no temperature.")
     predictions = predict(predictor, validation, likelihood=chosen, argument="validation")
     temperature, _ = best_temperature(predictions.log_probs, predictions.labels)
+    mention_limit(temperature, stacklevel=3)
     if hasattr(predictor, "with_temperature"):
         return predictor.with_temperature(temperature)
     return Tempered(predictor, temperature, chosen)

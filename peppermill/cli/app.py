@@ -12,6 +12,7 @@ from peppermill.recipe import versions
 
 app = typer.Typer(
     name="peppermill",
+    cls=console.Commands,
     help="Honest probabilities from any trained network, without training it again (PEP, NeurIPS 2020).",
     epilog="Start with `peppermill demo`.",
     no_args_is_help=True,

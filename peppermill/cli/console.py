@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from typer.core import TyperGroup
 
 from peppermill.cli.processes import in_processes, speaks
 from peppermill.processes.messages import ProcessError
@@ -20,7 +21,23 @@ from peppermill.types import PepWarning
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
+UsageError: type[Exception] = typer.BadParameter.__base__  # type: ignore[assignment]  # typer does not export it
+
 debug = {"on": False}
+
+
+class Commands(TyperGroup):
+    """A group of commands in which what cannot be parsed gets one line, as every other mistake does."""
+
+    def main(self, *args: Any, **options: Any) -> Any:
+        try:
+            code = super().main(*args, **{**options, "standalone_mode": False})
+        except UsageError as error:
+            _complain_of_usage(error)
+            code = 2
+        if options.get("standalone_mode", True):
+            sys.exit(code)
+        return code
 
 
 def out() -> Console:
@@ -91,6 +108,14 @@ def show_sweep(content: Mapping[str, Any]) -> None:
 def _complain(message: str, error: BaseException) -> None:
     if speaks(error):
         Console(stderr=True, highlight=False, soft_wrap=True).print(f"[bold red]error:[/] {escape(message)}")
+
+
+def _complain_of_usage(error: Any) -> None:
+    """Nothing where a command without arguments has shown its help already."""
+    message = " ".join(error.format_message().split()).rstrip(".")
+    if message:
+        command = error.ctx.command_path if error.ctx else "peppermill"
+        _complain(f"{message[0].lower()}{message[1:]}: `{command} --help` shows what there is.", error)
 
 
 def _one_line(error: Exception) -> str:

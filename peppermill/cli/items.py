@@ -10,7 +10,7 @@ import torch
 from peppermill.cli.console import say
 from peppermill.data import Batches, call, output_tensor
 from peppermill.ensemble import PepEnsemble
-from peppermill.sources import data_from
+from peppermill.sources import data_from, data_or_inputs_from
 from peppermill.sources.items import Items
 from peppermill.sources.source import Source
 from peppermill.splitting import Split, split_of, take
@@ -19,6 +19,11 @@ from peppermill.splitting import Split, split_of, take
 def labelled(data: str, source: Source) -> Any:
     """All labelled data: anything that `fit` takes."""
     return _read(_found(data, source), source)
+
+
+def labelled_or_not(data: str, source: Source) -> Any:
+    """All data; the inputs alone, an array, a tensor or a dict of them, where they have no labels."""
+    return _read(data_or_inputs_from(data, source.prepare, source.class_names), source)
 
 
 def tuning(data: str, source: Source, validation: int | None, seed: int) -> tuple[Any, Split | None]:

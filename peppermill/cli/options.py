@@ -40,6 +40,14 @@ Weights = Annotated[
 Device = Annotated[
     str, typer.Option(help="Where to compute: cpu, cuda (under torchrun, a GPU for each process), cuda:1, mps.")
 ]
+AnyData = Annotated[
+    str,
+    typer.Argument(
+        metavar="DATA",
+        help="imagefolder:folder, npz:file.npz (array x, and y where labels are known), hf:name:split, mnist:test, "
+        "... or python:module:factory.",
+    ),
+]
 Parameters = Annotated[
     str, typer.Option(help="What is perturbed: kernels, conv, last_layer, all, or a regular expression.")
 ]

@@ -8,13 +8,15 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
+from torch import Tensor
 
 from peppermill.cli import items, options
 from peppermill.cli.console import say
 from peppermill.data import Batches
 from peppermill.files import refuse_unwritable, write_atomically
-from peppermill.predictions import Predictions, predict
+from peppermill.predictions import likelihood_of, predict, predict_unlabelled
 from peppermill.processes.group import rank
+from peppermill.types import Likelihood
 
 EXAMPLES = (
     "peppermill predict python:my_models:resnet npz:new.npz --weights resnet.safetensors --pep pep.json --out "
@@ -24,7 +26,7 @@ EXAMPLES = (
 
 def command(
     model: options.Model,
-    data: options.Data,
+    data: options.AnyData,
     pep: options.Pep = None,
     weights: options.Weights = None,
     out: Annotated[Path, typer.Option(help="Where to write the predictions.")] = Path("predictions.npz"),
@@ -32,26 +34,31 @@ def command(
     batch_size: options.BatchSize = 500,
     device: options.Device = "cpu",
 ) -> None:
-    """Write `log_probs` [N, K], `predicted` and `labels` [N] of the data; of the network alone without --pep.
+    """Write `log_probs` [N, K] and `predicted` [N] of the data, and `labels` [N] if they have any.
 
-    Of a regression, `mean`, `log_variance` and `labels` [N].
+    Of the network alone without --pep. Of a regression, `mean` and `log_variance` [N].
     """
     refuse_unwritable(out)
     source = options.source(model, weights, device)
     network = source.model
-    batches = Batches(items.labelled(data, source), network, batch_size=batch_size)
-    found = predict(options.ensemble(pep, network, likelihood) or network, batches, likelihood=likelihood)
+    predictor = options.ensemble(pep, network, likelihood) or network
+    found = items.labelled_or_not(data, source)
+    if isinstance(found, (np.ndarray, Tensor, dict)):
+        chosen = likelihood_of(predictor, likelihood)
+        arrays = _arrays(predict_unlabelled(predictor, found, likelihood=chosen, batch_size=batch_size), chosen)
+    else:
+        labelled = predict(predictor, Batches(found, network, batch_size=batch_size), likelihood=likelihood)
+        arrays = {**_arrays(labelled.log_probs, labelled.likelihood), "labels": labelled.labels.cpu().numpy()}
     if rank():
         return
-    arrays = _arrays(found)
     buffer = io.BytesIO()
     np.savez(buffer, **arrays)
     write_atomically(out, buffer.getvalue())
-    say(f"wrote {out}: {', '.join(arrays)} of {len(arrays['labels']):,} items")
+    say(f"wrote {out}: {', '.join(arrays)} of {len(next(iter(arrays.values()))):,} items")
 
 
-def _arrays(found: Predictions) -> dict[str, Any]:
-    labels, predictions = found.labels.cpu().numpy(), found.log_probs.cpu().numpy()
-    if found.likelihood.name == "gaussian":
-        return {"mean": predictions[:, 0], "log_variance": predictions[:, 1], "labels": labels}
-    return {"log_probs": predictions, "predicted": predictions.argmax(axis=1), "labels": labels}
+def _arrays(predictions: Tensor, likelihood: Likelihood) -> dict[str, Any]:
+    array = predictions.cpu().numpy()
+    if likelihood.name == "gaussian":
+        return {"mean": array[:, 0], "log_variance": array[:, 1]}
+    return {"log_probs": array, "predicted": array.argmax(axis=1)}

@@ -33,6 +33,9 @@ DATA: dict[str, Callable[[str], Any]] = {
 #: How data are had that the model's own preparation makes ready: of (rest, prepare, class names).
 RAW: dict[str, Callable[..., Any]] = {"imagefolder": image_folder.data, "hf": hf_data.data}
 
+#: How data are had that may lack labels, where labelled data are had in another way.
+UNLABELLED: dict[str, Callable[[str], Any]] = {"npz": npz.data_or_inputs}
+
 
 def source_from(text: str, *, pretrained: bool = True) -> Source:
     """The network that `scheme:rest` names, and how its inputs are made.
@@ -54,6 +57,14 @@ def data_from(
     """The labelled data that `scheme:rest` names; raw ones by the preparation and the class names of a model."""
     scheme, rest = _parts(text, "DATA", {**DATA, **RAW}, "npz:file.npz")
     return DATA[scheme](rest) if scheme in DATA else RAW[scheme](rest, prepare, class_names)
+
+
+def data_or_inputs_from(
+    text: str, prepare: Callable[[Any], Any] | None = None, class_names: tuple[str, ...] | None = None
+) -> Any:
+    """The same, and where the data have no labels the inputs alone: an array, a tensor or a dict of them."""
+    scheme, _, rest = text.partition(":")
+    return UNLABELLED[scheme](rest) if scheme in UNLABELLED and rest else data_from(text, prepare, class_names)
 
 
 def _checkpoint(text: str, pretrained: bool = True) -> Source:

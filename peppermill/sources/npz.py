@@ -1,4 +1,4 @@
-"""`npz:file.npz`: arrays `x` and `y`, inputs and labels.
+"""`npz:file.npz`: arrays `x` and `y`, inputs and labels; inputs alone where only predictions are asked for.
 
 A network that is called with names, as those of transformers are, finds them behind a dot: `x.input_ids`,
 `x.attention_mask`, ... in place of `x`.
@@ -16,22 +16,38 @@ import numpy as np
 _CURE = "`np.savez(path, x=inputs, y=labels)`"
 
 
-def data(text: str) -> tuple[np.ndarray | dict[str, np.ndarray], np.ndarray]:
+Inputs = np.ndarray | dict[str, np.ndarray]
+
+
+def data(text: str) -> tuple[Inputs, np.ndarray]:
     """The pair (x, y), x an array or a dict of arrays. Nothing is unpickled: a file can be from anybody."""
+    inputs, labels = _arrays(text, {"x", "y"})
+    assert labels is not None
+    return inputs, labels
+
+
+def data_or_inputs(text: str) -> tuple[Inputs, np.ndarray] | Inputs:
+    """The pair (x, y), or x alone where the file has no y."""
+    inputs, labels = _arrays(text, {"x"})
+    return inputs if labels is None else (inputs, labels)
+
+
+def _arrays(text: str, needed: set[str]) -> tuple[Inputs, np.ndarray | None]:
     if not Path(text).is_file():
         raise ValueError(f"there is no file {text}.")
     if not zipfile.is_zipfile(text):
         raise ValueError(f"{text} is not an npz file, or is truncated: save it with {_CURE}.")
     with np.load(text, allow_pickle=False) as arrays:
         named = [name for name in arrays.files if name.startswith("x.")]
-        missing = {"x", "y"} - set(arrays.files) - ({"x"} if named else set())
+        missing = needed - set(arrays.files) - ({"x"} if named else set())
         if missing:
             raise ValueError(
                 f"{text} has no array {' and no '.join(sorted(missing))}, only {', '.join(arrays.files)}: save it "
                 f"with {_CURE}."
             )
         inputs = {name.removeprefix("x."): _array(text, arrays, name) for name in named}
-        return inputs or _array(text, arrays, "x"), _array(text, arrays, "y")
+        labels = _array(text, arrays, "y") if "y" in arrays.files else None
+        return inputs or _array(text, arrays, "x"), labels
 
 
 def _array(text: str, arrays: Mapping[str, np.ndarray], name: str) -> np.ndarray:

@@ -83,6 +83,7 @@ def test_statistics_of_averaged_weights_are_those_of_the_data() -> None:
     assert not any(module.training for module in averaged.modules())
 
 
+@pytest.mark.filterwarnings("ignore:the best temperature is:peppermill.types.PepWarning")
 def test_methods_stack() -> None:
     """A temperature on top of a deep ensemble: its validation NLL cannot rise."""
     ensemble, held = pm.DeepEnsemble([network(seed) for seed in range(2)]), data()

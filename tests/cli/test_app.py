@@ -3,6 +3,7 @@
 import shlex
 
 import pytest
+import typer.main
 
 from peppermill.cli import app, curvature, demo, evaluate, fit, info, predict, probe, report, sweep
 from peppermill.recipe import versions
@@ -42,8 +43,18 @@ def test_every_command_is_listed(peppermill):
     assert set(COMMANDS) == {command.name for command in app.app.registered_commands}
 
 
-def test_no_argument_shows_the_help(peppermill):
-    assert "Usage: " in peppermill().output
+@pytest.mark.parametrize("arguments", [(), ("paper",)])
+def test_no_argument_shows_the_help_and_no_complaint(peppermill, arguments):
+    found = peppermill(*arguments)
+    assert "Usage: " in found.output
+    assert "error:" not in found.output
+
+
+def test_who_calls_it_from_python_gets_the_exit_code(folder):
+    """And no `SystemExit`, where click's standalone mode is off."""
+    command = typer.main.get_command(app.app)
+    assert command.main(["fyt"], standalone_mode=False) == 2
+    assert command.main(["--version"], standalone_mode=False) == 0
 
 
 def test_the_version_needs_no_command(done):

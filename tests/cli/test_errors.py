@@ -1,6 +1,7 @@
 """Every mistake that can be made on the command line: exit code 2, a line or two with the cure, no file touched."""
 
 import json
+import re
 import sys
 
 import numpy as np
@@ -298,13 +299,27 @@ def test_the_demo_checks_its_folder_first(refused):
 
 
 @pytest.mark.parametrize(
-    "arguments", [("fit",), ("fit", MODEL, DATA, "--sise", "3"), ("fyt",), ("fit", MODEL, DATA, "--size", "x")]
+    ("arguments", "match"),
+    [
+        (("fit",), "missing argument 'MODEL': `"),
+        (("fit", MODEL), "missing argument 'DATA'"),
+        (("fit", MODEL, DATA, "--sise", "3"), "no such option: --sise"),
+        (("fit", MODEL, DATA, "--size", "x"), "invalid value for '--size'"),
+        (("fit", MODEL, DATA, "--size"), "option '--size' requires an argument"),
+        (("predict", MODEL, DATA, "more"), "got unexpected extra argument(s) (more)"),
+        (("fyt",), "no such command 'fyt'"),
+        (("paper", "table9"), "no such command 'table9'"),
+        (("--nope",), "no such option: --nope"),
+    ],
 )
-def test_what_cannot_be_parsed_points_to_the_help(peppermill, untouched, arguments):
-    found = peppermill(*arguments)
-    assert found.exit_code == 2
-    assert "--help" in found.stderr
-    assert "Traceback" not in found.stderr
+def test_what_cannot_be_parsed_gets_one_line_that_points_to_the_help(peppermill, refused, arguments, match):
+    message = refused(*arguments, match=match)
+    assert message.endswith("--help` shows what there is.")
+    assert len(peppermill(*arguments).stderr.splitlines()) == 1
+
+
+def test_the_help_that_is_pointed_to_is_that_of_the_command(peppermill):
+    assert re.search(r"`\S+ fit --help` shows", peppermill("fit").stderr)
 
 
 @pytest.mark.parametrize("place", [0, 1, 3, 5])

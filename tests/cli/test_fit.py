@@ -82,7 +82,7 @@ def test_a_half_precision_model_works_and_says_so(peppermill, folder):
 def test_what_a_careful_user_wants_to_know_is_a_note_on_stderr(peppermill):
     found = peppermill(*ARGUMENTS, "--size", 2, "--upper", 0.01, "--iterations", 2)
     assert found.exit_code == 0
-    assert "note: the best sigma, 0.00764, sits at `upper=0.01`: widen the interval" in found.stderr
+    assert "note: the best sigma, 0.01, sits at `upper=0.01`: widen the interval" in found.stderr
     assert "note" not in found.stdout
 
 

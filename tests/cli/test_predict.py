@@ -48,3 +48,84 @@ def test_a_regression_has_means_and_log_variances(done, folder, with_ensemble):
     if not with_ensemble:
         np.testing.assert_allclose(found["mean"], load("real.npz")["x"].sum(axis=1), rtol=1e-4, atol=1e-5)
         np.testing.assert_allclose(found["log_variance"], 0.5)
+
+
+# Data without labels
+
+
+@pytest.fixture
+def unlabelled(folder):
+    np.savez("bare.npz", x=load("new.npz")["x"])
+    return ("predict", "python:my_models:resnet", "npz:bare.npz", "--weights", "resnet.safetensors")
+
+
+@pytest.mark.parametrize("with_ensemble", [False, True])
+def test_without_labels_the_predictions_are_the_same(done, network, data, unlabelled, with_ensemble):
+    options = ("--batch-size", 11)
+    if with_ensemble:
+        pm.fit(network, data("validation"), size=3, temperature=True).save("pep.json")
+        options = ("--pep", "pep.json", *options)
+    done(*ARGUMENTS, *options, "--out", "labelled.npz")
+    written = done(*unlabelled, *options, "--out", "bare-predictions.npz")
+    found, expected = load("bare-predictions.npz"), load("labelled.npz")
+    np.testing.assert_allclose(found["log_probs"], expected["log_probs"], rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(found["predicted"], expected["predicted"])
+    assert set(found) == {"log_probs", "predicted"}
+    assert written == "wrote bare-predictions.npz: log_probs, predicted of 300 items\n"
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "names"), [("gaussian", ["mean", "log_variance"]), ("bernoulli", ["log_probs"])]
+)
+def test_every_likelihood_does_without_labels(done, folder, unlabelled, likelihood, names):
+    """The fixed regression gives the sum of the inputs and one half; as a logit, p(yes) = 1 / (1 + exp(-z))."""
+    model = "python:my_models:fixed_regression"
+    done("predict", model, "npz:bare.npz", "--likelihood", likelihood)
+    found, sums = load("predictions.npz"), load("bare.npz")["x"].sum(axis=1)
+    assert set(names) <= set(found)
+    assert "labels" not in found
+    if likelihood == "gaussian":
+        np.testing.assert_allclose(found["mean"], sums, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(found["log_variance"], 0.5)
+    else:
+        yes = np.exp(found["log_probs"][:, 1]).reshape(300, 2)  # two logits for each item: two questions
+        np.testing.assert_allclose(yes[:, 0], 1 / (1 + np.exp(-sums.astype(np.float64))), rtol=1e-4, atol=1e-6)
+
+
+def test_a_factory_may_return_inputs_alone(done, folder):
+    with open("my_models.py", "a") as file:
+        file.write("\ndef inputs():\n    return torch.ones(5, 6)\n")
+    assert done("predict", "python:my_models:quiet", "python:my_models:inputs").endswith("predicted of 5 items\n")
+
+
+@pytest.mark.parametrize(
+    ("model", "match"),
+    [("softmaxed", "the network's outputs look like probabilities"), ("single", "leaves fewer than two classes")],
+)
+def test_outputs_that_are_no_logits_are_refused_without_labels_too(peppermill, unlabelled, model, match):
+    found = peppermill("predict", f"python:my_models:{model}", "npz:bare.npz")
+    assert found.exit_code == 2
+    assert match in " ".join(found.stderr.split())
+
+
+@pytest.mark.parametrize("command", ["fit", "evaluate", "sweep"])
+def test_who_needs_labels_says_so(peppermill, unlabelled, command):
+    found = peppermill(command, *unlabelled[1:])
+    assert found.exit_code == 2
+    assert "bare.npz has no array y, only x" in found.stderr
+
+
+@pytest.mark.parametrize(
+    ("arrays", "match"),
+    [
+        ({"z": np.ones(3)}, "bare.npz has no array x, only z: save it with"),
+        ({"x": np.ones((0, 6))}, "0 inputs in batches of `batch_size=500`: give at least one of each"),
+        ({"x": np.full((3, 6), np.nan)}, "the predictions for 3 of 3 items are NaN"),
+        ({"x": np.ones((3, 6)), "y": np.ones(2, dtype=int)}, "`data` has 3 inputs and 2 labels"),
+    ],
+)
+def test_inputs_that_are_none_are_refused(peppermill, unlabelled, arrays, match):
+    np.savez("bare.npz", **arrays)
+    found = peppermill(*unlabelled)
+    assert found.exit_code == 2
+    assert match in " ".join(found.stderr.split())

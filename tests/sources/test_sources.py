@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from peppermill.sources import data_from, model_from
+from peppermill.sources import data_from, data_or_inputs_from, model_from
 
 
 @pytest.fixture
@@ -18,6 +18,15 @@ def test_the_scheme_chooses_the_source(module, tmp_path):
     np.savez(tmp_path / "pair.npz", x=np.ones((4, 2)), y=np.arange(4))
     assert isinstance(model_from(f"python:{module}:make"), torch.nn.Linear)
     assert data_from(f"npz:{tmp_path}/pair.npz")[1].tolist() == [0, 1, 2, 3]
+
+
+def test_data_may_lack_labels_where_only_inputs_are_needed(tmp_path):
+    np.savez(tmp_path / "pair.npz", x=np.ones((4, 2)), y=np.arange(4))
+    np.savez(tmp_path / "bare.npz", x=np.ones((4, 2)))
+    assert data_or_inputs_from(f"npz:{tmp_path}/pair.npz")[1].tolist() == [0, 1, 2, 3]
+    assert data_or_inputs_from(f"npz:{tmp_path}/bare.npz").shape == (4, 2)
+    with pytest.raises(ValueError, match=r"bare.npz has no array y, only x"):
+        data_from(f"npz:{tmp_path}/bare.npz")
 
 
 @pytest.mark.parametrize("text", ["my_models:make", "tensorflow:my_models:make", "python:", "", ":"])

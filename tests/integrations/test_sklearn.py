@@ -1,0 +1,393 @@
+"""`PepClassifier`: what scikit-learn asks of a classifier, and what `pm.fit` gives, under labels of any type."""
+
+import pickle
+import sys
+import warnings
+
+import matplotlib
+import networks
+import numpy as np
+import pytest
+import torch
+from scipy.special import logsumexp
+from sklearn.base import clone, is_classifier
+from sklearn.calibration import CalibrationDisplay
+from sklearn.datasets import load_breast_cancer, load_digits, load_wine
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import accuracy_score, log_loss
+from sklearn.model_selection import GridSearchCV, cross_val_predict, cross_val_score, train_test_split
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+from torch import nn
+
+import peppermill as pm
+from peppermill.integrations.mlp import kept_for_tuning, train_mlp
+
+SMALL = {"size": 2, "iterations": 2, "hidden": (16,)}
+
+quiet = pytest.mark.filterwarnings("ignore::peppermill.types.PepWarning")
+
+
+@quiet
+@parametrize_with_checks([pm.PepClassifier(**SMALL)])
+def test_the_checks_of_scikit_learn_pass_all_of_them(estimator, check):
+    check(estimator)
+
+
+def arrays(data):
+    return data[0].numpy(), data[1].numpy()
+
+
+@pytest.fixture
+def strings():
+    return np.array(["ant", "bee", "cat"])
+
+
+# Around a network
+
+
+@quiet
+@pytest.mark.parametrize("temperature", [False, True])
+def test_the_probabilities_are_those_of_fit(overfitted, temperature):
+    model, validation, test = overfitted
+    found = pm.PepClassifier(model, size=4, seed=3, temperature=temperature).fit(*arrays(validation))
+    expected = pm.fit(model, validation, size=4, seed=3, temperature=temperature)
+    assert (found.pep_.sigma, found.pep_.temperature) == (expected.sigma, expected.temperature)
+    probabilities = found.predict_proba(test[0].numpy())
+    np.testing.assert_allclose(probabilities, expected.predict_proba(test[0]).detach(), rtol=1e-4)
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1, rtol=1e-12)
+    np.testing.assert_allclose(np.exp(found.predict_log_proba(test[0].numpy())), probabilities, rtol=1e-12)
+    np.testing.assert_array_equal(found.predict(test[0].numpy()), probabilities.argmax(axis=1))
+    assert found.score(*arrays(test)) == accuracy_score(test[1], found.predict(test[0].numpy()))
+    assert (found.n_features_in_, found.classes_.tolist()) == (6, [0, 1, 2])
+
+
+@quiet
+def test_every_option_of_fit_arrives(overfitted):
+    model, validation, _ = overfitted
+    options = {
+        "parameters": "last_layer",
+        "size": 3,
+        "noise": "uniform",
+        "antithetic": False,
+        "seed": 5,
+        "lower": 0.01,
+        "upper": 0.4,
+        "iterations": 3,
+    }
+    found = pm.PepClassifier(model, temperature=False, batch_size=7, **options).fit(*arrays(validation)).pep_
+    assert found.recipe == pm.fit(model, validation, batch_size=7, **options).recipe
+
+
+def test_labels_are_sorted_where_no_classes_are_named(overfitted, strings):
+    model, validation, test = overfitted
+    inputs, labels = arrays(validation)
+    numbers = pm.PepClassifier(model, size=2).fit(inputs, labels)
+    named = pm.PepClassifier(model, size=2).fit(inputs, strings[labels])
+    assert named.classes_.tolist() == ["ant", "bee", "cat"]
+    np.testing.assert_array_equal(named.predict(test[0]), strings[numbers.predict(test[0])])
+    np.testing.assert_array_equal(named.predict_proba(test[0]), numbers.predict_proba(test[0]))
+
+
+@pytest.mark.parametrize("kind", [str, object])
+def test_classes_are_in_the_order_of_the_outputs_and_columns_in_the_order_of_labels(overfitted, kind):
+    """scikit-learn takes the columns to be in sorted order (`log_loss`, `cross_val_predict`)."""
+    model, validation, test = overfitted
+    classes = np.array(["cat", "ant", "bee"], dtype=kind)
+    inputs, labels = arrays(validation)
+    numbers = pm.PepClassifier(model, size=2).fit(inputs, labels)
+    named = pm.PepClassifier(model, size=2, classes=classes.tolist()).fit(inputs, classes[labels])
+    assert named.classes_.tolist() == ["ant", "bee", "cat"]
+    probabilities = numbers.predict_proba(test[0])[:, [1, 2, 0]]
+    np.testing.assert_array_equal(named.predict_proba(test[0]), probabilities)
+    np.testing.assert_array_equal(named.predict(test[0]), np.sort(classes)[probabilities.argmax(axis=1)])
+    expected = -pm.predict(named.pep_, test).log_likelihoods.mean()
+    assert log_loss(classes[test[1]], named.predict_proba(test[0])) == pytest.approx(float(expected), rel=1e-5)
+
+
+def test_labels_that_y_has_not_are_named_by_classes(overfitted):
+    model, (inputs, labels), test = overfitted
+    some = labels != 1
+    found = pm.PepClassifier(model, size=2, classes=range(3)).fit(inputs[some].numpy(), labels[some].numpy())
+    assert found.classes_.tolist() == [0, 1, 2]
+    assert found.pep_.recipe == pm.fit(model, (inputs[some], labels[some]), size=2, temperature=True).recipe
+    assert set(found.predict(test[0])) == {0, 1, 2}
+
+
+@pytest.mark.parametrize(
+    ("classes", "labels", "match"),
+    [
+        (
+            None,
+            [0, 2],
+            r"`y` has 2 different labels, and the network has 3 outputs: give `classes=\[...\]`, .*range\(3",
+        ),
+        (None, [0, 1, 2, 3], "`y` has 4 different labels, and the network has 3 outputs"),
+        (["a", "b"], ["a", "b"], "`classes` names 2 labels, and the network has 3 outputs"),
+        (["a", "b", "c"], ["a", "d", "e"], "`y` has labels that are not in `classes`: 'd', 'e'"),
+        (["a", "b", "a"], ["a", "b"], r"`classes=\['a', 'b', 'a'\]` must be a list of labels, each of them once"),
+        (None, ["a"], r"there is one class only, \['a'\]: a classifier needs at least two classes"),
+    ],
+)
+def test_labels_and_outputs_that_do_not_match_are_refused_with_the_cure(mlp, classes, labels, match):
+    inputs, _ = networks.items(12)
+    with pytest.raises(ValueError, match=match):
+        pm.PepClassifier(mlp, classes=classes).fit(inputs.numpy(), np.resize(labels, 12))
+
+
+@pytest.mark.parametrize("flat", [False, True])
+def test_one_logit_stands_for_the_second_of_two_classes(overfitted, flat):
+    """The same network with the logits (0, z) is the same classifier: p = 1 / (1 + exp(-z))."""
+    model, (inputs, labels), (new, _) = overfitted
+
+    class One(nn.Module):
+        def __init__(self, pair):
+            super().__init__()
+            self.inner, self.pair = model, pair
+
+        def forward(self, x):
+            logit = self.inner(x)[:, 1] - self.inner(x)[:, 0]
+            return torch.stack([0 * logit, logit], dim=1) if self.pair else logit if flat else logit[:, None]
+
+    y = np.where(labels == 1, "yes", "no")
+    one, two = (pm.PepClassifier(One(pair).eval(), size=2).fit(inputs, y) for pair in (False, True))
+    assert one.pep_.sigma == pytest.approx(two.pep_.sigma)
+    assert one.classes_.tolist() == ["no", "yes"]
+    np.testing.assert_allclose(one.predict_proba(new), two.predict_proba(new), rtol=1e-4, atol=1e-7)
+
+
+def test_images_go_in_as_they_are(cnn, images):
+    with pytest.warns(pm.PepWarning):
+        found = pm.PepClassifier(cnn, size=2, temperature=False).fit(*arrays(images))
+    assert found.predict_proba(images[0].numpy()).shape == (20, 3)
+
+
+@quiet
+def test_whole_numbers_are_computed_with_or_looked_up(mlp):
+    inputs = np.arange(60).reshape(10, 6) % 7
+    labels = np.arange(10) % 3
+    found = pm.PepClassifier(mlp, size=2).fit(inputs, labels)
+    np.testing.assert_array_equal(found.predict(inputs), found.predict(inputs.astype(np.float32)))
+    table = networks.seeded(lambda: nn.Sequential(nn.Embedding(7, 4), nn.Flatten(), nn.Linear(24, 3)))
+    assert pm.PepClassifier(table, size=2).fit(inputs, labels).predict_proba(inputs).shape == (10, 3)
+
+
+@quiet
+def test_the_network_is_untouched_and_training_mode_refused(cnn, images):
+    before = networks.snapshot(cnn)
+    pm.PepClassifier(cnn, size=2).fit(*arrays(images)).predict(images[0].numpy())
+    networks.assert_untouched(cnn, before)
+    cnn.train()
+    before = networks.snapshot(cnn)
+    with pytest.raises(ValueError, match=r"in training mode: call `model.eval\(\)` first"):
+        pm.PepClassifier(cnn).fit(*arrays(images))
+    networks.assert_untouched(cnn, before)
+
+
+def test_a_model_that_is_none_and_outputs_that_are_no_classes_are_refused(data):
+    with pytest.raises(TypeError, match=r"`model` is a str: give a torch.nn.Module, or none to have one trained"):
+        pm.PepClassifier("resnet50").fit(*arrays(data))
+    with pytest.raises(ValueError, match=r"outputs have shape \[1, 3, 4\] for one item: a classifier gives \[1, cl"):
+        pm.PepClassifier(networks.seeded(lambda: nn.Unflatten(1, (3, 4)))).fit(np.ones((6, 12)), [0, 1, 2] * 2)
+
+
+def test_a_temperature_that_few_items_do_not_determine_is_left_out(mlp):
+    """Every item right: the likelihood grows as T falls, and no T is the best."""
+    inputs, _ = networks.items(30)
+    labels = mlp(inputs).argmax(dim=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warnings.filterwarnings("ignore", "noise does not help|L.sigma. has more")
+        found = pm.PepClassifier(mlp, size=2, classes=range(3)).fit(inputs.numpy(), labels.numpy())
+    with pytest.warns(pm.PepWarning, match="the best temperature is 1/20"):
+        assert pm.fit(mlp, (inputs, labels), size=2, temperature=True).temperature == pytest.approx(0.05, rel=1e-3)
+    assert found.pep_.temperature == 1
+
+
+@pytest.mark.parametrize("gain", [1.5, 2.5])
+def test_a_temperature_is_kept_by_the_likelihood_ratio_test(gain):
+    """A network whose best T is 2, and so many items that it gains `gain` (the 5 % point of the test is 1.92)."""
+    logits = torch.tensor([[0.0, 2.0]])  # right with probability 1 / (1 + exp(-1)) = 0.731: T = 2 is the best
+    share = 1 / (1 + np.exp(-1))
+    each = share * (-np.log1p(np.exp(-1)) + np.log1p(np.exp(-2))) + (1 - share) * (
+        -1.0 - np.log1p(np.exp(-1)) + 2 + np.log1p(np.exp(-2))
+    )
+    count = round(gain / each)
+    labels = np.arange(count) < share * count
+
+    class Constant(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.unused = nn.Linear(1, 1)
+
+        def forward(self, x):
+            return logits.expand(len(x), 2) + 0 * self.unused(x)
+
+    with pytest.warns(pm.PepWarning, match="noise does not help"):
+        found = pm.PepClassifier(Constant().eval(), size=1).fit(np.ones((count, 1)), labels)
+    assert found.pep_.temperature == (pytest.approx(2, rel=0.05) if gain > 1.92 else 1)
+
+
+# As a part of scikit-learn
+
+
+def test_a_clone_has_the_same_settings_and_nothing_fitted(mlp):
+    found = pm.PepClassifier(mlp, size=3, classes=["a", "b", "c"])
+    again = clone(found)
+    assert is_classifier(again)
+    assert again.get_params().keys() == found.get_params().keys()
+    assert again.get_params()["size"] == 3
+    assert again.set_params(size=4, parameters="all").get_params()["parameters"] == "all"
+    assert not hasattr(again, "pep_")
+    assert again.model is not mlp
+    assert all(torch.equal(again.model.state_dict()[name], value) for name, value in mlp.state_dict().items())
+    assert found.size == 3
+
+
+def test_a_pickle_predicts_the_same(overfitted):
+    model, validation, test = overfitted
+    found = pm.PepClassifier(model, size=2).fit(*arrays(validation))
+    again = pickle.loads(pickle.dumps(found))
+    np.testing.assert_array_equal(again.predict_proba(test[0]), found.predict_proba(test[0]))
+
+
+def test_it_works_in_cross_validation_with_strings(overfitted, strings):
+    """The mean over three folds, each by hand: tuned on two thirds, scored on the rest."""
+    model, validation, _ = overfitted
+    inputs, labels = arrays(validation)
+    splits = [(np.arange(300) % 3 != k, np.arange(300) % 3 == k) for k in range(3)]
+    found = cross_val_score(pm.PepClassifier(model, size=2), inputs, strings[labels], cv=splits, scoring="neg_log_loss")
+    for (tuned, scored), score in zip(splits, found, strict=True):
+        pep = pm.fit(model, (inputs[tuned], labels[tuned]), size=2, temperature=True)
+        expected = pm.predict(pep, (inputs[scored], labels[scored])).log_likelihoods.mean()
+        assert score == pytest.approx(float(expected), rel=1e-4)
+
+
+@quiet
+def test_it_works_in_a_pipeline_and_a_grid_search(overfitted):
+    model, validation, _ = overfitted
+    inputs, labels = arrays(validation)
+    line = make_pipeline(StandardScaler(), pm.PepClassifier(model, size=1, iterations=3, temperature=False))
+    search = GridSearchCV(line, {"pepclassifier__size": [1, 4]}, cv=2, scoring="neg_log_loss").fit(inputs, labels)
+    assert search.best_estimator_[-1].pep_.size == search.best_params_["pepclassifier__size"]
+    scaled = torch.as_tensor(StandardScaler().fit_transform(inputs), dtype=torch.float32)
+    expected = pm.fit(
+        model, (scaled, torch.as_tensor(labels)), size=search.best_params_["pepclassifier__size"], iterations=3
+    )
+    assert search.best_estimator_[-1].pep_.sigma == pytest.approx(expected.sigma, rel=1e-6)
+
+
+def test_it_works_in_a_calibration_display(overfitted):
+    """Its points are the frequencies and the mean probabilities of the bins (lower, upper], by hand."""
+    matplotlib.use("Agg")
+    model, validation, test = overfitted
+    binary = networks.seeded(lambda: nn.Sequential(model, nn.Linear(3, 2)))
+    y, new = (validation[1] == 0).numpy().astype(int), (test[1] == 0).numpy().astype(int)
+    found = pm.PepClassifier(binary, size=2, temperature=False).fit(validation[0].numpy(), y)
+    shown = CalibrationDisplay.from_estimator(found, test[0].numpy(), new, n_bins=4)
+    yes = found.predict_proba(test[0].numpy())[:, 1]
+    bins = [(yes > k / 4) & (yes <= (k + 1) / 4) for k in range(4)]
+    np.testing.assert_allclose(shown.prob_true, [new[chosen].mean() for chosen in bins if chosen.any()])
+    np.testing.assert_allclose(shown.prob_pred, [yes[chosen].mean() for chosen in bins if chosen.any()])
+
+
+# Without a network
+
+
+@quiet
+@pytest.mark.parametrize("load", [load_wine, load_breast_cancer, load_digits])
+def test_without_a_network_it_is_an_ordinary_classifier(load):
+    """Not less accurate than logistic regression on the same data, but for four standard errors."""
+    X, y = load(return_X_y=True)
+    train, test, y_train, y_test = train_test_split(X, y, random_state=0, stratify=y)
+    found = pm.PepClassifier(size=4).fit(train, y_train)
+    simple = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000)).fit(train, y_train)
+    right = found.predict(test) == y_test
+    assert right.mean() > simple.score(test, y_test) - 4 * max(right.std(), 0.1) / len(right) ** 0.5
+    chance = -np.mean(np.log(np.bincount(y_train) / len(y_train))[y_test])
+    assert log_loss(y_test, found.predict_proba(test)) < 0.5 * chance
+
+
+def test_what_it_tunes_on_it_has_not_trained_on():
+    X, y = load_wine(return_X_y=True)
+    kept = kept_for_tuning(y, 0.25, seed=1)
+    network = train_mlp(
+        torch.as_tensor(X[~kept]), torch.as_tensor(y[~kept]), 3, hidden=(16,), epochs=30, seed=1
+    )  # fmt: skip
+    expected = pm.fit(network, (X[kept], y[kept]), size=2, seed=1)
+    found = pm.PepClassifier(size=2, hidden=(16,), epochs=30, validation=0.25, seed=1, temperature=False).fit(X, y)
+    assert found.pep_.recipe == expected.recipe
+
+
+@pytest.mark.parametrize(
+    ("share", "kept"), [(0.2, [20, 2, 1, 1, 0]), (0.5, [50, 5, 2, 1, 0]), (0.999, [99, 9, 2, 1, 0])]
+)
+def test_of_every_class_the_same_share_is_kept_but_never_all(share, kept):
+    labels = np.repeat(np.arange(5), [100, 10, 3, 2, 1])
+    chosen = kept_for_tuning(labels, share, seed=0)
+    assert np.bincount(labels[chosen], minlength=5).tolist() == kept
+    np.testing.assert_array_equal(chosen, kept_for_tuning(labels, share, seed=0))
+    assert (chosen != kept_for_tuning(labels, share, seed=1)).any()
+
+
+def test_the_network_it_trains_is_a_matter_of_the_seed_alone():
+    inputs, labels = networks.items(30)
+    state = torch.get_rng_state()
+    one, same, other = (
+        train_mlp(inputs, labels, 3, hidden=(8, 4), epochs=5, seed=seed)(inputs.double()).detach() for seed in (0, 0, 1)
+    )
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.equal(one, same)
+    assert not torch.allclose(one, other)
+
+
+def test_features_are_standardized_by_what_was_trained_on():
+    """A factor and a shift of a feature change nothing; a feature that never varies is left as it is."""
+    inputs, labels = networks.items(30, dtype=torch.float64)
+    inputs[:, 2] = 4.0
+    stretched = inputs * torch.tensor([1e-3, 5.0, 1.0, 1.0, 1e4, 1.0]) + torch.tensor([0.0, 7.0, 0.0, 0.0, 0.0, -2.0])
+    one, other = (train_mlp(x, labels, 3, hidden=(8,), epochs=5, seed=0)(x).detach() for x in (inputs, stretched))
+    np.testing.assert_allclose(one, other, rtol=1e-7, atol=1e-9)
+    assert float(logsumexp(one, axis=1).std()) > 0
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"hidden": (8, 0)}, r"`hidden=\(8, 0\)` must be the widths of the hidden layers, as in \(64,\)"),
+        ({"hidden": 8}, r"`hidden=8` must be the widths"),
+        ({"epochs": 0}, "`epochs=0` must be at least 1"),
+        ({"validation": 0.0}, "`validation=0.0` must be a share of the items between 0 and 1, as in 0.2"),
+        ({"validation": 1}, "`validation=1` must be a share"),
+        ({"size": 0}, "`size=0` must be a whole number of members"),
+        ({"parameters": "conv"}, "`parameters='conv'` selects nothing"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused_by_fit(options, match):
+    X, y = load_wine(return_X_y=True)
+    with pytest.raises(ValueError, match=match):
+        pm.PepClassifier(**{"epochs": 1, **options}).fit(X, y)
+
+
+def test_a_class_for_each_item_leaves_nothing_to_tune_on():
+    with pytest.raises(ValueError, match="3 samples with as many classes leave none to tune on: each class needs two"):
+        pm.PepClassifier().fit(np.eye(3), ["a", "b", "c"])
+
+
+def test_the_columns_of_a_cross_validated_prediction_are_right_without_a_network():
+    """String labels, from features to probabilities and back: most of the mass is where the label is."""
+    X, y = load_wine(return_X_y=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", pm.PepWarning)
+        found = cross_val_predict(
+            pm.PepClassifier(**SMALL), X, np.array(["z", "a", "m"])[y], cv=2, method="predict_proba"
+        )
+    assert found[np.arange(len(y)), np.array([2, 0, 1])[y]].mean() > 0.8
+
+
+def test_without_scikit_learn_it_says_what_to_install(monkeypatch):
+    monkeypatch.delitem(sys.modules, "peppermill.integrations.sklearn")
+    monkeypatch.setitem(sys.modules, "sklearn.base", None)
+    with pytest.raises(ImportError, match=r'PepClassifier needs scikit-learn .* `pip install "peppermill\[sklearn\]"`'):
+        pm.PepClassifier  # noqa: B018
