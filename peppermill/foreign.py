@@ -57,6 +57,13 @@ def keras_weights(model: nn.Module) -> dict[int, KerasWeight]:
         }
 
 
+def random_states(model: nn.Module) -> set[int]:
+    """The `id` of each parameter that only holds the state of a generator: Keras seeds every dropout layer afresh."""
+    layers = _keras_layers(model)
+    with _keras_device(model) if layers else nullcontext():
+        return {id(generator.state.value) for layer in layers for generator in layer._seed_generators}
+
+
 def in_training_mode(module: Any) -> bool:
     """Whether a module, its parts apart, behaves as in training.
 

@@ -28,7 +28,8 @@ def keras_cnn(activation=None):
             layers.Dropout(0.5),
             layers.Flatten(),
             layers.Dense(3, activation=activation, name="classes"),
-        ]
+        ],
+        name="network",  # noise depends on names, and Keras would number this one
     )
 
 
@@ -198,6 +199,18 @@ def test_fit_takes_a_keras_model_as_it_is_and_leaves_it_so(images, tmp_path):
 
 
 QUIET = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # of Keras beside numpy 2
+
+
+def test_the_seeds_of_dropout_layers_do_not_make_another_network(images, tmp_path):
+    """Keras draws them afresh whenever a model is made; the weights, the names and so the members are the same."""
+    model = keras_cnn()
+    pep = pm.fit(model, images, size=2)
+    pep.save(tmp_path / "pep.json")
+    states = [value for name, value in model.named_parameters() if "seed" in name]
+    assert states
+    for value in states:
+        value.data += 1
+    assert pm.load(tmp_path / "pep.json", model).sigma == pep.sigma
 
 
 @QUIET
