@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from peppermill.foreign import random_states
+
 
 @dataclass(frozen=True)
 class Fingerprint:
@@ -23,9 +25,10 @@ class Fingerprint:
 
 
 def fingerprint(model: nn.Module) -> Fingerprint:
-    """The fingerprint of the network as it is now; the same on every device."""
-    state = model.state_dict()
-    learned = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    """The fingerprint of the network as it is now; the same on every device, and whatever a generator's state is."""
+    learned = dict(model.named_parameters(remove_duplicate=False))
+    random = random_states(model)
+    state = {name: value for name, value in model.state_dict().items() if id(learned.get(name)) not in random}
     return Fingerprint(
         tensors=len(state),
         numbers=sum(value.numel() for value in state.values()),

@@ -31,14 +31,16 @@ class KerasWeight:
 
 def functional_call(model: nn.Module, params: Params, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """What the network gives with these parameters in place of its own, which are back afterwards."""
+    args, keywords = _arguments(model, args, kwargs)
     with _keras_scope(model, params):
-        return torch.func.functional_call(model, params, args, _without_training(model, kwargs))
+        return torch.func.functional_call(model, params, args, keywords)
 
 
 def plain_call(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """What the network gives as it is; a Keras model computes where its weights are."""
+    args, keywords = _arguments(model, args, kwargs)
     with _keras_scope(model, {}) if isinstance(model, nn.Module) else nullcontext():
-        return model(*args, **_without_training(model, kwargs))
+        return model(*args, **keywords)
 
 
 def keras_weights(model: nn.Module) -> dict[int, KerasWeight]:
@@ -55,6 +57,13 @@ def keras_weights(model: nn.Module) -> dict[int, KerasWeight]:
             for is_state, variables in ((False, layer._trainable_variables), (True, layer._non_trainable_variables))
             for variable in variables
         }
+
+
+def random_states(model: nn.Module) -> set[int]:
+    """The `id` of each parameter that only holds the state of a generator: Keras seeds every dropout layer afresh."""
+    layers = _keras_layers(model)
+    with _keras_device(model) if layers else nullcontext():
+        return {id(generator.state.value) for layer in layers for generator in layer._seed_generators}
 
 
 def in_training_mode(module: Any) -> bool:
@@ -108,11 +117,16 @@ def _keras_device(model: nn.Module) -> Any:
     return sys.modules["keras"].device(device)
 
 
-def _without_training(model: Any, kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """A torch module inside a Keras model is in training mode unless the call says otherwise."""
-    kind = _keras_layer_type()
-    said = {"training": False} if kind and isinstance(model, kind) and model._call_has_training_arg else {}
-    return {**said, **kwargs}
+def _arguments(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """A Keras model takes several inputs as one argument, a list, or a dict by name.
+
+    And a torch module inside it is in training mode unless the call says otherwise.
+    """
+    if not isinstance(model, _keras_layer_type()):
+        return args, dict(kwargs)
+    if getattr(model, "inputs", None) and len(args) != 1:
+        args, kwargs = ((list(args),), kwargs) if args else ((kwargs,), {})
+    return args, {**({"training": False} if model._call_has_training_arg else {}), **kwargs}
 
 
 def _is_exported(module: Any) -> bool:
@@ -122,13 +136,13 @@ def _is_exported(module: Any) -> bool:
 
 def _is_without_mode(module: Any) -> bool:
     """Keras layers, what only holds parameters, and the parts of an exported graph."""
-    kind = _keras_layer_type()
-    if kind and isinstance(module, kind):
+    if isinstance(module, _keras_layer_type()) or type(module) in (nn.Module, nn.ParameterDict):
         return True
-    return type(module) in (nn.Module, nn.ParameterDict) or type(module).__module__.startswith("torch.export.")
+    return type(module).__module__.startswith("torch.export.")
 
 
 def _trains(node: Any) -> bool:
     """Whether a node of an exported graph is a dropout or batch norm that was exported in training mode."""
-    place = {"dropout": 2, "batch_norm": 5}.get(str(node.target).split(".")[1] if "." in str(node.target) else "")
-    return place is not None and len(node.args) > place and node.args[place] is True
+    operator = getattr(getattr(node.target, "overloadpacket", None), "__name__", "")
+    place = {"dropout": 2, "batch_norm": 5}.get(operator)
+    return place is not None and node.args[place] is True

@@ -28,7 +28,8 @@ def keras_cnn(activation=None):
             layers.Dropout(0.5),
             layers.Flatten(),
             layers.Dense(3, activation=activation, name="classes"),
-        ]
+        ],
+        name="network",  # noise depends on names, and Keras would number this one
     )
 
 
@@ -200,6 +201,18 @@ def test_fit_takes_a_keras_model_as_it_is_and_leaves_it_so(images, tmp_path):
 QUIET = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # of Keras beside numpy 2
 
 
+def test_the_seeds_of_dropout_layers_do_not_make_another_network(images, tmp_path):
+    """Keras draws them afresh whenever a model is made; the weights, the names and so the members are the same."""
+    model = keras_cnn()
+    pep = pm.fit(model, images, size=2)
+    pep.save(tmp_path / "pep.json")
+    states = [value for name, value in model.named_parameters() if "seed" in name]
+    assert states
+    for value in states:
+        value.data += 1
+    assert pm.load(tmp_path / "pep.json", model).sigma == pep.sigma
+
+
 @QUIET
 def test_a_member_is_the_network_with_its_weights_assigned(images):
     """Member j of eq. 5, against Keras' own `predict` after the perturbed weights were written into a second model."""
@@ -243,9 +256,27 @@ def test_a_keras_model_computes_where_its_weights_are(images):
     model = keras_cnn()
     with keras.device("meta"):
         assert model(images[0]).is_meta
-        found = pm.fit(model, images, size=2, upper=0.1, iterations=1)
+        found = pm.fit(model, images, size=2)
         assert math.isfinite(pm.evaluate(model, images).nll.value)
-    assert found.search.evaluations == pm.fit(model, images, size=2, upper=0.1, iterations=1).search.evaluations
+    assert found.search.evaluations == pm.fit(model, images, size=2).search.evaluations
+
+
+def two_inputs():
+    left, right = keras.Input((6,), name="left"), keras.Input((6,), name="right")
+    both = layers.Concatenate()([layers.Dense(4)(left), layers.Dense(4, activation="tanh")(right)])
+    return keras.Model([left, right], layers.Dense(3)(both), name="pair")
+
+
+@pytest.mark.parametrize("form", [lambda a, b: (a, b), lambda a, b: {"left": a, "right": b}], ids=["tuple", "dict"])
+def test_several_inputs_go_to_a_keras_model_as_one_argument(form):
+    model, generator = two_inputs(), torch.Generator().manual_seed(0)
+    left, right = torch.randn(2, 8, 6, generator=generator)
+    labels = torch.randint(3, (8,), generator=generator)
+    with torch.no_grad():
+        expected = float(nn.functional.cross_entropy(model([left, right]), labels))
+    assert pm.evaluate(model, (form(left, right), labels)).nll.value == pytest.approx(expected, abs=1e-6)
+    first = pm.sweep_sigma(model, (form(left, right), labels), sigmas=[0, 0.1], size=2).points[0]
+    assert first.log_likelihood == pytest.approx(-expected, abs=1e-6)
 
 
 def test_a_torch_module_inside_a_keras_model_stays_in_evaluation_mode():

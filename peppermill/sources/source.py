@@ -74,6 +74,13 @@ def one_clear_line(text: str, cure: str) -> Iterator[None]:
     """A library's failure to get or build a model, as one line with the cure; its own words in brackets."""
     try:
         yield
+    except ImportError as error:
+        raise ImportError(f"{text} needs what cannot be imported here ({_root(error)}): install it.") from error
     except Exception as error:
         reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise OSError(f"{text} could not be had ({reason.rstrip('.')}): {cure}.") from error
+
+
+def _root(error: BaseException) -> str:
+    """The words of the first of a chain of errors, which alone says what is missing."""
+    return _root(error.__cause__) if error.__cause__ else str(error).partition("\n")[0]

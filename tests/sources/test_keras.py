@@ -27,9 +27,8 @@ layers = keras.layers
 def saved(path, *last):
     """A small classifier of images [8, 8, 1], saved; the model that was saved."""
     keras.utils.set_random_seed(0)
-    model = keras.Sequential(
-        [keras.Input((8, 8, 1)), layers.Conv2D(4, 3), layers.BatchNormalization(), layers.Flatten(), *last]
-    )
+    body = [layers.Conv2D(4, 3), layers.BatchNormalization(), layers.Dropout(0.5), layers.Flatten()]
+    model = keras.Sequential([keras.Input((8, 8, 1)), *body, *last], name="network")
     model.save(path)
     return model
 
