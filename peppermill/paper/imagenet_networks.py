@@ -83,8 +83,8 @@ class KerasNetwork(nn.Module):
         return outputs
 
 
-def keras_application(name: str, weights: Path | None, classes: int = 1000, **more: Any) -> nn.Module:
-    """`keras.applications.NAME` with logits for outputs; without a file of weights, Keras downloads its own."""
+def keras_network(name: str, **options: Any) -> nn.Module:
+    """`keras.applications.NAME(**options)` with logits for outputs."""
     os.environ.setdefault("KERAS_BACKEND", "torch")
     try:
         import keras
@@ -95,12 +95,16 @@ def keras_application(name: str, weights: Path | None, classes: int = 1000, **mo
             f"Keras runs on {keras.backend.backend()} here, and its networks can be perturbed on torch alone: set "
             "KERAS_BACKEND=torch before Keras is imported."
         )
-    options = {"weights": str(weights) if weights else "imagenet", "classifier_activation": None} | more
-    try:
-        model = getattr(keras.applications, name)(classes=classes, **options)
-    except (OSError, ValueError) as error:
-        raise ValueError(f"Keras could not make {name} from {options['weights']}: {error}") from error
+    model = getattr(keras.applications, name)(classifier_activation=None, **options)
     return KerasNetwork(model, keras.device).eval()
+
+
+def keras_application(name: str, weights: Path | None) -> nn.Module:
+    """One of Keras' networks with the weights of a file; without one, Keras downloads its own."""
+    try:
+        return keras_network(name, weights=str(weights) if weights else "imagenet")
+    except (OSError, ValueError) as error:
+        raise ValueError(f"Keras could not make {name} with the weights {weights or 'of its own'}: {error}") from error
 
 
 def resnet50(weights: Path | None) -> nn.Module:
