@@ -66,6 +66,11 @@ class Settings:
         return {name: getattr(self, name) for name in names} | {"precision": self.machine.precision}
 
 
+def tiny(settings: Settings) -> Settings:
+    """The same experiment in seconds: two members while tuning, four at the test, three iterations."""
+    return replace(settings, tuning_size=2, size=4, iterations=3, minimum_count=1)
+
+
 def main(settings: Settings) -> dict[str, dict[str, Any]]:
     """Every network of the table: computed, continued, or read where it is done."""
     for name in settings.networks:
