@@ -107,7 +107,7 @@ def _computed(
         "network": name,
         "title": network.title,
         "note": network.note,
-        "preparation": asdict(network.prepare) | {"short": network.short, "crop": network.crop},
+        "preparation": plain(network.prepare) | {"short": network.short, "crop": network.crop},
         "perturbed": {"rule": settings.parameters, "arrays": len(select(model, settings.parameters))},
         "range": [network.lower, network.upper],
         "items": {"all": len(data), "tuning": len(splits[0].tuning), "test": len(splits[0].test)},
