@@ -95,6 +95,7 @@ def keras_network(name: str, **options: Any) -> nn.Module:
             f"Keras runs on {keras.backend.backend()} here, and its networks can be perturbed on torch alone: set "
             "KERAS_BACKEND=torch before Keras is imported."
         )
+    keras.utils.clear_session()  # or conv2d_1 would be conv2d_95 in the second InceptionV3, and its noise another
     model = getattr(keras.applications, name)(classifier_activation=None, **options)
     return KerasNetwork(model, keras.device).eval()
 

