@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from peppermill.cli import table1
 from peppermill.cli.console import plain_errors, say
 from peppermill.paper import document, figure1, figure2, figure3, noise_laws, ood, swa, swa_schedules, table2
 from peppermill.paper.machine import Machine
@@ -32,10 +33,12 @@ OUT, CHECKPOINTS = Path("results/paper"), Path(".local/paper")
 
 app = typer.Typer(
     name="paper",
-    help="Run the experiments of Section 3.2 and write them down.",
+    help="Run the experiments of Section 3 and write them down.",
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
+
+app.command("table1", epilog=table1.EXAMPLES)(plain_errors(table1.command))
 
 
 @app.command("table2", epilog=EXAMPLES)

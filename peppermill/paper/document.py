@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from peppermill.paper import drawings, figure1, figure2, figure3, noise_laws, oo
 from peppermill.paper.explanations import EXPLANATIONS
 from peppermill.paper.printed import COLUMNS, inside_as_printed, printed
 from peppermill.paper.rows import ROWS
+from peppermill.paper.table1_page import COMMAND, table1_section
 from peppermill.report.plots import save_figure
 from peppermill.sources.datasets import images
 
@@ -40,6 +42,7 @@ def main(settings: Settings) -> str:
     """Write the page; sections whose results are absent say which command makes them."""
     sections = [
         texts.OPENING,
+        _section("Table 1", table1_section(settings.results, partial(_picture, settings)), COMMAND),
         _section("Table 2", _table2(settings), "peppermill paper table2 --models 25 --device cuda"),
         _section("SWA", _swa(settings), "peppermill paper swa --device cuda"),
         _section("Figure 1", _figure1(settings), "peppermill paper figure1 --device cuda"),

@@ -37,11 +37,14 @@ def figure1(content: Content) -> Figure:
 
 @styled
 def figure2_reliability(content: Content) -> Figure:
-    """Reliability diagrams side by side: accuracy against confidence, and the gap to the diagonal."""
+    """Reliability diagrams side by side: accuracy against confidence, and the gap to the diagonal.
+
+    Bins with fewer than `minimum_count` items are drawn, but do not count in the ECE.
+    """
     tables = content["reliability"]
     figure, axes = new_figure(len(tables), 1.9 * len(tables), 2.3)
     for axis, (name, table) in zip(axes, tables.items(), strict=True):
-        _draw_reliability(axis, name, table)
+        _draw_reliability(axis, name, table, content.get("minimum_count", 1))
     axes[0].set_ylabel("accuracy")
     return figure
 
@@ -96,7 +99,7 @@ def _draw_epochs(axis: Axes, experiment: Content) -> None:
     axis.legend(frameon=False, fontsize=7)
 
 
-def _draw_reliability(axis: Axes, name: str, table: Content) -> None:
+def _draw_reliability(axis: Axes, name: str, table: Content, minimum_count: int) -> None:
     rows = zip(table["lower"], table["upper"], table["count"], table["confidence"], table["accuracy"], strict=True)
     gap = 0.0
     for lower, upper, count, confidence, accuracy in rows:
@@ -104,7 +107,7 @@ def _draw_reliability(axis: Axes, name: str, table: Content) -> None:
             middle, width = (lower + upper) / 2, upper - lower
             axis.bar(middle, accuracy, width, color=BLUE, alpha=0.75, edgecolor="white", linewidth=0.4)
             axis.plot([confidence, confidence], [accuracy, confidence], color=ORANGE, linewidth=1.6)
-            gap += count * abs(accuracy - confidence)
+            gap += count * abs(accuracy - confidence) * (count >= minimum_count)
     axis.plot([0, 1], [0, 1], color=INK, linewidth=0.7, linestyle="--")
     axis.set_title(f"{name}\nECE {100 * gap / sum(table['count']):.2f} %", fontsize=7.5)
     axis.set(xlim=(0, 1), ylim=(0, 1), xlabel="confidence")

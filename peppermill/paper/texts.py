@@ -5,7 +5,7 @@ from __future__ import annotations
 OPENING = """\
 # The paper, reproduced
 
-Mehrtash et al., *PEP: Parameter Ensembling by Perturbation* (NeurIPS 2020), Section 3.2: our numbers beside
+Mehrtash et al., *PEP: Parameter Ensembling by Perturbation* (NeurIPS 2020), Section 3: our numbers beside
 the printed ones. This page is written by `peppermill paper document` from `results/paper/*.json`, which hold
 every cell for every seed; nothing on it was typed by hand."""
 
@@ -43,7 +43,7 @@ In each cell: ours, mean ± population standard deviation over the models (deep 
 printed one; ✗ where they differ by more."""
 
 SETTINGS = """\
-## Settings
+## Settings of Table 2
 
 The text of the paper leaves many settings out; they were taken from the authors' public scripts.
 
