@@ -16,7 +16,7 @@ LEVELS = [
     {"types", "progress", "files", "images", "checkpoints", "search", "metrics", "demo"},
     {"parameters", "noise", "data", "fingerprint", "likelihood"},
     {"perturbation", "engines"},
-    {"predictions", "tuning"},
+    {"predictions", "tuning", "deployment"},
     {"recipe", "ensemble", "sweep", "curvature", "baselines"},
     {"scoring", "evaluation", "effects", "overfitting"},
     {"results"},
@@ -29,7 +29,10 @@ LEVELS = [
 #: What may import these: nobody else needs to know where models and data come from.
 USED_BY = {"sources": {"cli", "paper", "sources"}, "demo": {"cli", "paper", "demo"}, "cli": {"cli", "__main__"}}
 
-OPTIONAL = ("matplotlib", "plotly", "timm", "transformers", "keras", "lightning", "torchvision", "sklearn")
+OPTIONAL = (
+    *("matplotlib", "plotly", "timm", "transformers", "keras", "lightning", "torchvision", "sklearn"),
+    *("onnx", "onnxscript", "onnxruntime"),
+)
 
 LONGEST_FILE, LONGEST_BODY = 250, 40
 
