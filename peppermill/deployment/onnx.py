@@ -56,15 +56,12 @@ def _logaddexp(first: Tensor, second: Tensor) -> Tensor:
     return torch.stack([first, second]).logsumexp(dim=0)
 
 
-def _log_sigmoid(logits: Tensor) -> tuple[Tensor, Tensor]:
-    return logits.clamp(max=0) - (-logits.abs()).exp().log1p(), torch.empty_like(logits)
+def _log_sigmoid(logits: Tensor) -> Tensor:
+    return logits.clamp(max=0) - (-logits.abs()).exp().log1p()
 
 
 #: torch translates these to ONNX as ln(exp a + exp b) and ln(sigmoid): both give -inf for logarithms below -87.
-_STABLE = {
-    torch.ops.aten.logaddexp.default: _logaddexp,
-    torch.ops.aten.log_sigmoid_forward.default: _log_sigmoid,
-}
+_STABLE = {torch.ops.aten.logaddexp.default: _logaddexp, torch.ops.aten.log_sigmoid.default: _log_sigmoid}
 
 
 def refuse_absent_packages() -> None:
