@@ -53,7 +53,7 @@ def export_ensemble(ensemble: Ensemble, path: str | Path, example: Inputs) -> No
     form = format_of(path)
     given = example_of(ensemble.model, example)
     examples = [given, given.doubled()]
-    expected = [_answers(ensemble, one) for one in examples]
+    expected = [_answers(ensemble, given), _answers_to_more(ensemble, examples[1])]
     members = list(ensemble.perturbation.members(ensemble.sigma))
     network = DeployedEnsemble(ensemble.model, members, ensemble.likelihood, ensemble.temperature, given)
     content, found = _traced(form, network, examples, _about(ensemble))
@@ -74,6 +74,15 @@ def format_of(path: str | Path) -> ModuleType:
 
 def _answers(ensemble: Ensemble, example: Example) -> dict[str, Tensor]:
     return named_outputs(ensemble.likelihood, ensemble(*example.arguments, **example.keywords))
+
+
+def _answers_to_more(ensemble: Ensemble, example: Example) -> dict[str, Tensor]:
+    """The same for another number of items than the user's, for which some networks were not made."""
+    try:
+        return _answers(ensemble, example)
+    except RuntimeError as error:
+        name, items = type(ensemble.model).__name__, f"{example.items // 2} items but not {example.items}"
+        raise ValueError(f"this {name} cannot be exported: it takes {items} ({_reason(error)}).") from error
 
 
 def _about(ensemble: Ensemble) -> Mapping[str, Any]:
