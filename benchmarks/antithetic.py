@@ -6,11 +6,13 @@ ensemble is scored on the test half. The paired differences over seeds decide th
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from scipy import stats
 
 import peppermill.demo
-from benchmarks.timing import write_result
+from benchmarks.timing import where, write_result
 from peppermill.data import Batches
 from peppermill.engines.loop import MemberPass, run_members
 from peppermill.likelihood import Categorical, temper
@@ -64,6 +66,32 @@ def paired(antithetic: list[float], independent: list[float]) -> dict[str, float
         "difference": float((first - second).mean()),
         "p_value": float(stats.ttest_rel(first, second).pvalue),
     }
+
+
+def section(found: dict[str, Any]) -> str:
+    names = {"pep": "PEP", "joint": "PEP with temperature, tuned jointly"}
+    table = [
+        f"| {names[kind]} | {_spread(s, 'antithetic')} | {_spread(s, 'independent')} | {s['difference']:+.4f} "
+        f"| {s['p_value']:.2g} |"
+        for kind, s in found["summary"].items()
+    ]
+    return "\n".join(
+        [
+            "## Antithetic pairs or independent members?",
+            "",
+            f"Test NLL of the demo network with m = {found['size']}, mean ± standard deviation over {found['seeds']} "
+            f"seeds, and the paired difference. `python -m benchmarks.antithetic`; {where(found)}.",
+            "",
+            "| method | antithetic | independent | difference | p |",
+            "|---|---|---|---|---|",
+            *table,
+            "",
+        ]
+    )
+
+
+def _spread(summary: dict[str, float], name: str) -> str:
+    return f"{summary[f'{name}_mean']:.4f} ± {summary[f'{name}_deviation']:.4f}"
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 import peppermill as pm
 import peppermill.demo
 from benchmarks.networks import resnet20
-from benchmarks.timing import median_ratio, write_result
+from benchmarks.timing import median_ratio, where, write_result
 from peppermill import ensemble
 from peppermill.data import Batches
 from peppermill.engines.loop import run_members
@@ -115,6 +115,32 @@ def _print_peak(kind: str) -> None:
     sigma = 0.01 if kind == "members" else 0.0
     run_members(model, perturbation, sigma, data, pm.Categorical(), lambda items: None)
     print(1024.0 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+
+
+def section(found: dict[str, Any]) -> str:
+    rows = [
+        ("m = 10 members over the demo's 5,000 images, against ten plain passes", "member_pass_demo_network", "1.05"),
+        (
+            "m = 10 members of a ResNet-20 over 500 images 32x32, against ten plain passes",
+            "member_pass_resnet20",
+            "1.05",
+        ),
+        ("`fit(temperature=True)` on the demo, against the time of its member passes", "fit_demo", "1.05"),
+        ("peak memory beyond the bare network's, in copies of the selected weights (384 MiB)", "memory", "1"),
+    ]
+    table = [f"| {what} | **{found[key]['ratio']:.3f}** | {limit} |" for what, key, limit in rows]
+    return "\n".join(
+        [
+            "## The price of an ensemble",
+            "",
+            f"`python -m benchmarks.core`; batches of {found['batch']}; {where(found)}.",
+            "",
+            "| what | ratio | aim at most |",
+            "|---|---|---|",
+            *table,
+            "",
+        ]
+    )
 
 
 if __name__ == "__main__":

@@ -2,37 +2,36 @@
 
 The exact trace of the Fisher information and 8 probes of the Laplacian, for a ResNet-20 and 1,000 images 32x32, against
 one plain forward and backward pass over the same images (at most 40 times, under 2 GB); and against others on the same
-work: the squared gradients of items by BackPACK, the Hessian-vector products by curvlinops.
+work: the squared gradients of items by BackPACK, the Hessian-vector products by curvlinops, where they are installed.
 """
 
 from __future__ import annotations
 
 import argparse
 import resource
-import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from functools import partial
 from importlib.metadata import version
+from importlib.util import find_spec
 from typing import Any
 
 import torch
-from backpack import backpack, extend
-from backpack.extensions import BatchL2Grad
-from curvlinops import HessianLinearOperator
 from torch import Tensor, nn
 
 import peppermill as pm
 from benchmarks.networks import resnet20
-from benchmarks.timing import write_result
+from benchmarks.timing import clock_name, in_turns, ratio, where, write_result
 from peppermill.curvature.fisher import item_gradients
 from peppermill.curvature.landscape import gaussian_directions, landscape_of
 from peppermill.curvature.laplacian import hessian_products
 
 IMAGES, PROBES, BATCH, ROUNDS = 1000, 8, 100, 3
 LIMIT, LIMIT_BYTES = 40, 2e9
+
+#: The packages of others, by the name under which they are imported.
+PEERS = {"backpack": "backpack-for-pytorch", "curvlinops": "curvlinops-for-pytorch"}
 
 
 def main() -> None:
@@ -47,11 +46,10 @@ def main() -> None:
         _print_peak(Work(asked.device, asked.images), asked.device)
         return
     peak = _peak_of_ours(asked.device, asked.images)  # first: a process begins with the peak of its parent
-    _in_turns(Work(asked.device, BATCH).jobs(), asked.device, rounds=1)  # warms up
+    in_turns(Work(asked.device, BATCH).jobs(), asked.device, rounds=1)  # warms up
     work = Work(asked.device, asked.images)
-    seconds, values = _in_turns(work.jobs(), asked.device, asked.rounds)
+    seconds = in_turns(work.jobs(), asked.device, asked.rounds)
     ours = [a + b for a, b in zip(seconds["fisher"], seconds["laplacian"], strict=True)]
-    theirs = [a + b for a, b in zip(seconds["backpack_fisher"], seconds["curvlinops_laplacian"], strict=True)]
     write_result(
         asked.name,
         {
@@ -60,19 +58,27 @@ def main() -> None:
             "batch": BATCH,
             "rounds": asked.rounds,
             "parameters": work.landscape.dimensions,
-            "clock": "CPU seconds of the process" if asked.device == "cpu" else "seconds",
-            "seconds": {**seconds, "ours": ours, "peers": theirs},
-            "ratio_to_plain_pass": _ratio(ours, seconds["plain"]),
+            "clock": clock_name(asked.device),
+            "seconds": {**seconds, "ours": ours},
+            "ratio_to_plain_pass": ratio(ours, seconds["plain"]),
             "limit": LIMIT,
-            "ratio_to_peers": _ratio(ours, theirs),
-            "ratio_of_fisher_to_backpack": _ratio(seconds["fisher"], seconds["backpack_fisher"]),
-            "ratio_of_laplacian_to_curvlinops": _ratio(seconds["laplacian"], seconds["curvlinops_laplacian"]),
-            "agreement": _agreement(values),
             "peak_bytes": peak,
             "limit_bytes": LIMIT_BYTES,
-            "peers": {name: version(name) for name in ("curvlinops-for-pytorch", "backpack-for-pytorch")},
+            **(against_peers(work, seconds, ours) if all(map(find_spec, PEERS)) else {}),
         },
     )
+
+
+def against_peers(work: Work, seconds: dict[str, list[float]], ours: list[float]) -> dict[str, Any]:
+    """Our time divided by theirs, part by part and together, and how far the numbers lie apart."""
+    theirs = [a + b for a, b in zip(seconds["backpack_fisher"], seconds["curvlinops_laplacian"], strict=True)]
+    return {
+        "ratio_to_peers": ratio(ours, theirs),
+        "ratio_of_fisher_to_backpack": ratio(seconds["fisher"], seconds["backpack_fisher"]),
+        "ratio_of_laplacian_to_curvlinops": ratio(seconds["laplacian"], seconds["curvlinops_laplacian"]),
+        "agreement": work.agreement(),
+        "peers": {name: version(name) for name in PEERS.values()},
+    }
 
 
 class Work:
@@ -87,17 +93,19 @@ class Work:
         self.landscape, self.data = landscape_of(self.model, self.batches, "all", pm.Categorical(), BATCH)
         self.directions = partial(gaussian_directions, self.landscape.center, PROBES, 0)
         self.loss = nn.CrossEntropyLoss(reduction="sum")
-        self.extended, self.extended_loss = extend(resnet20().to(device)), extend(nn.CrossEntropyLoss(reduction="sum"))
+        self.device = device
         self.params = list(self.model.parameters())
+        self.values: dict[str, Any] = {}  # what each job gave last
 
     def jobs(self) -> dict[str, Callable[[], Any]]:
-        return {
-            "plain": self.plain,
-            "fisher": self.fisher,
-            "laplacian": self.laplacian,
-            "backpack_fisher": self.backpack_fisher,
-            "curvlinops_laplacian": self.curvlinops_laplacian,
-        }
+        jobs = {"plain": self.plain, "fisher": self.fisher, "laplacian": self.laplacian}
+        if all(map(find_spec, PEERS)):
+            theirs = {"backpack_fisher": self.backpack_fisher(), "curvlinops_laplacian": self.curvlinops_laplacian}
+            jobs = {**jobs, **theirs}
+        return {name: partial(self._kept, name, job) for name, job in jobs.items()}
+
+    def _kept(self, name: str, job: Callable[[], Any]) -> None:
+        self.values[name] = job()
 
     def plain(self) -> None:
         for inputs, labels in self.batches:
@@ -110,16 +118,27 @@ class Work:
     def laplacian(self) -> Tensor:
         return hessian_products(self.landscape, self.data, self.directions, lambda items: None).forms
 
-    def backpack_fisher(self) -> Tensor:
-        total = torch.zeros((), dtype=torch.float64)
-        for inputs, labels in self.batches:
-            self.extended.zero_grad()
-            with backpack(BatchL2Grad()):
-                self.extended_loss(self.extended(inputs), labels).backward()
-            total += sum(p.batch_l2.double().sum().cpu() for p in self.extended.parameters())
-        return total
+    def backpack_fisher(self) -> Callable[[], Tensor]:
+        """The job, on a network of its own, because BackPACK keeps what it needs in the network."""
+        from backpack import backpack, extend
+        from backpack.extensions import BatchL2Grad
+
+        model, loss = extend(resnet20().to(self.device)), extend(nn.CrossEntropyLoss(reduction="sum"))
+
+        def job() -> Tensor:
+            total = torch.zeros((), dtype=torch.float64)
+            for inputs, labels in self.batches:
+                model.zero_grad()
+                with backpack(BatchL2Grad()):
+                    loss(model(inputs), labels).backward()
+                total += sum(p.batch_l2.double().sum().cpu() for p in model.parameters())
+            return total
+
+        return job
 
     def curvlinops_laplacian(self) -> Tensor:
+        from curvlinops import HessianLinearOperator
+
         hessian = HessianLinearOperator(
             self.model, self.loss, self.params, self.batches, check_deterministic=False, num_data=self.data_size
         )
@@ -130,39 +149,11 @@ class Work:
     def data_size(self) -> int:
         return sum(len(labels) for _, labels in self.batches)
 
-
-def _agreement(values: dict[str, Tensor]) -> dict[str, float]:
-    """The largest relative difference between our numbers and theirs."""
-    ours, theirs = values["laplacian"], values["curvlinops_laplacian"]
-    fisher = float(values["fisher"]) / float(values["backpack_fisher"])
-    return {"fisher": abs(fisher - 1), "laplacian": float(((ours - theirs) / theirs).abs().max())}
-
-
-def _in_turns(
-    jobs: dict[str, Callable[[], Any]], device: str, rounds: int
-) -> tuple[dict[str, list[float]], dict[str, Any]]:
-    """Seconds of every job in each of some rounds, in which they take turns; and what each gave in the last."""
-    found: dict[str, list[float]] = {name: [] for name in jobs}
-    values: dict[str, Any] = {}
-    for _ in range(rounds):
-        for name, job in jobs.items():
-            start = _clock(device)
-            values[name] = job()
-            found[name].append(_clock(device) - start)
-    return found, values
-
-
-def _clock(device: str) -> float:
-    """Time on the CPU is counted by process, because the machine may be shared; a GPU is waited for."""
-    if device == "cpu":
-        return time.process_time()
-    torch.cuda.synchronize()
-    return time.perf_counter()
-
-
-def _ratio(first: list[float], second: list[float]) -> dict[str, float]:
-    ratios = sorted(a / b for a, b in zip(first, second, strict=True))
-    return {"ratio": statistics.median(ratios), "ratio_lowest": ratios[0], "ratio_highest": ratios[-1]}
+    def agreement(self) -> dict[str, float]:
+        """The largest relative difference between our numbers and theirs."""
+        ours, theirs = self.values["laplacian"], self.values["curvlinops_laplacian"]
+        fisher = float(self.values["fisher"]) / float(self.values["backpack_fisher"])
+        return {"fisher": abs(fisher - 1), "laplacian": float(((ours - theirs) / theirs).abs().max())}
 
 
 def _print_peak(work: Work, device: str) -> None:
@@ -176,6 +167,45 @@ def _peak_of_ours(device: str, images: int) -> float:
     asked = [sys.executable, "-m", "benchmarks.curvature", "--peak", "--device", device, "--images", str(images)]
     found = subprocess.run(asked, capture_output=True, text=True, check=True)
     return float(found.stdout.strip().splitlines()[-1])
+
+
+def section(found: dict[str, Any]) -> str:
+    rows = [
+        (
+            "the whole, against one plain forward and backward pass over the same images",
+            found["ratio_to_plain_pass"]["ratio"],
+            f"{found['limit']}",
+        ),
+        ("peak memory of the process, GB", found["peak_bytes"] / 1e9, f"{found['limit_bytes'] / 1e9:g}"),
+    ]
+    if "peers" in found:
+        rows += [
+            ("the whole, against BackPACK and curvlinops", found["ratio_to_peers"]["ratio"], "1"),
+            ("the Fisher trace, against BackPACK", found["ratio_of_fisher_to_backpack"]["ratio"], ""),
+            ("the Laplacian, against curvlinops", found["ratio_of_laplacian_to_curvlinops"]["ratio"], ""),
+        ]
+    return "\n".join(
+        [
+            "## The local analysis",
+            "",
+            f"The exact trace of the Fisher information and {found['probes']} probes of the Laplacian of a ResNet-20 "
+            f"({found['parameters']:,} parameters) over {found['images']:,} images, in batches of {found['batch']}; "
+            f"{found['clock']}. {_peers_of(found)}`python -m benchmarks.curvature`; {where(found)}.",
+            "",
+            "| what | ratio | aim at most |",
+            "|---|---|---|",
+            *(f"| {what} | **{value:.2f}** | {limit} |" for what, value, limit in rows),
+            "",
+        ]
+    )
+
+
+def _peers_of(found: dict[str, Any]) -> str:
+    if "peers" not in found:
+        return ""
+    names = ", ".join(f"{name} {number}" for name, number in found["peers"].items())
+    apart = max(found["agreement"].values())
+    return f"Others on the same work: {names}; our numbers and theirs differ by at most {apart:.0e} of their size. "
 
 
 if __name__ == "__main__":

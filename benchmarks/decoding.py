@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 import peppermill as pm
-from benchmarks.timing import median_ratio, write_result
+from benchmarks.timing import median_ratio, where, write_result
 from peppermill import ensemble
 from peppermill.data import Batches
 from peppermill.sources import image_folder
@@ -144,6 +144,34 @@ def network() -> nn.Module:
     with torch.no_grad():
         last.weight.mul_(30)
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), last).eval()
+
+
+def section(found: dict[str, Any]) -> str:
+    """The words of the page."""
+    fit, decoded = found["fit"], found["fit"]["decoded"]
+    height, width = found["shape"]
+    rows = [
+        ("a fit that decodes for every sigma, against one that decodes once", fit),
+        (f"decoding by one thread, against {found['cores']}", found["threads"]),
+        (f"decoding by {found['cores']} processes, against {found['cores']} threads", found["processes"]),
+    ]
+    table = [
+        f"| {what} | **{r['ratio']:.2f}** | {r['ratio_lowest']:.2f}..{r['ratio_highest']:.2f} |" for what, r in rows
+    ]
+    return "\n".join(
+        [
+            "## A folder of pictures",
+            "",
+            f"A fit on {found['pictures']} JPEG pictures of {width}x{height}, of which less fits into memory than it "
+            f"needs; {fit['sigmas']} values of sigma. Read by `imagefolder:`, **{decoded['once']:,}** pictures are "
+            f"decoded; by a plain Dataset, {decoded['again']:,}. `python -m benchmarks.decoding`; {where(found)}.",
+            "",
+            "| time of what | ratio | lowest and highest |",
+            "|---|---|---|",
+            *table,
+            "",
+        ]
+    )
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from torch import Tensor
 
 import peppermill as pm
 import peppermill.demo
-from benchmarks.timing import write_result
+from benchmarks.timing import where, write_result
 from peppermill.curvature.effects import Carried, carried_by
 
 SEED, MISLABELLED = 0, 0.01
@@ -54,6 +54,31 @@ def mislabelled(labels: Tensor) -> tuple[Tensor, Tensor]:
     wrong = torch.rand(len(labels), generator=generator) < MISLABELLED
     shift = torch.randint(1, 10, (len(labels),), generator=generator)
     return torch.where(wrong, (labels + shift) % 10, labels), wrong
+
+
+def section(found: dict[str, Any]) -> str:
+    kinds = {"as_they_are": "as they are", "with_mislabelled": "one label in a hundred wrong"}
+    table = [
+        f"| {name} | the {100 * part['fraction']:.3g} % {part['who']} | {100 * part['share']:.0f} % |"
+        for kind, name in kinds.items()
+        for part in found[kind]["carried"]
+    ]
+    plain = found["as_they_are"]
+    return "\n".join(
+        [
+            "## Who carries the effect",
+            "",
+            f"The demo network at sigma = {found['sigma']:.4f} on {plain['items']:,} test images: the effect on the "
+            f"mean log-likelihood is {plain['mean_effect']:.4f}; {100 * plain['helped']:.0f} % of the items gain, "
+            f"{plain['mean_effect_of_helped']:.2f} each, and {100 * plain['hurt']:.0f} % lose, "
+            f"{-plain['mean_effect_of_hurt']:.2f} each. `python -m benchmarks.item_effects`; {where(found)}.",
+            "",
+            "| labels | items | share of the effect |",
+            "|---|---|---|",
+            *table,
+            "",
+        ]
+    )
 
 
 if __name__ == "__main__":

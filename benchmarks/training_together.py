@@ -1,6 +1,6 @@
 """Training 25 seeds together against training them one after another, as a ratio, in one run.
 
-    python benchmarks/training_together.py --device cuda [--models 25] [--steps 50] [--out results/bench]
+    python -m benchmarks.training_together --device cuda [--models 25] [--steps 50] [--out results/bench]
 
 For each network of the paper: the milliseconds of one step of the usual eager loop (one network, torch's Adam, data on
 the device), times the number of seeds, against one step of all seeds together: as one stack with grouped or with
@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from benchmarks.timing import where
 from peppermill.files import write_atomically
 from peppermill.paper import networks
 from peppermill.paper.machine import Machine, precision, synchronize
@@ -118,6 +119,29 @@ def main() -> None:
     }
     write_atomically(arguments.out / "training_together.json", json.dumps(content, indent=1) + "\n")
     print(f"wrote {arguments.out / 'training_together.json'}")
+
+
+def section(found: dict[str, Any]) -> str:
+    table = []
+    for row in found["rows"]:
+        best = max((row[key] for key in row if isinstance(row[key], dict)), key=lambda one: one["ratio"])
+        name = row["network"].replace("_", " ") + (" with dropout" if row["dropout"] else "")
+        table.append(
+            f"| {name} | {row['eager_ms_per_step']:.2f} ms | {best['ms_per_step']:.2f} ms | **{best['ratio']:.1f}** |"
+        )
+    return "\n".join(
+        [
+            "## Training 25 seeds together",
+            "",
+            "One step of one network in the usual eager loop, one step of 25 networks together, and the gain.",
+            f"`python -m benchmarks.training_together --device cuda`; {where(found)}.",
+            "",
+            "| network | eager, one | together, 25 | times faster |",
+            "|---|---|---|---|",
+            *table,
+            "",
+        ]
+    )
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from peppermill import parameters as selection
 from peppermill.data import Batches
+from peppermill.deployment.export import export_ensemble
 from peppermill.engines.loop import MemberPass, member_predictions
 from peppermill.engines.parts import agree_on, run_all, run_part
 from peppermill.fingerprint import difference, fingerprint
@@ -25,7 +26,7 @@ from peppermill.processes.together import together
 from peppermill.progress import progress
 from peppermill.recipe import Recipe, read_fingerprint, read_recipe, write_recipe
 from peppermill.tuning import SigmaSearch, tune_sigma
-from peppermill.types import Data, Likelihood, PepWarning
+from peppermill.types import Data, Inputs, Likelihood, PepWarning
 
 
 class PepEnsemble(nn.Module):
@@ -155,6 +156,10 @@ class PepEnsemble(nn.Module):
         if changed:
             raise ValueError(f"the network is not the one that was fitted ({changed}): fit again before saving.")
         write_recipe(self.recipe, path, selection.names(self.model))
+
+    def export(self, path: str | Path, example: Inputs) -> None:
+        """Eq. 9 as one file, .pt2 or .onnx, that gives the averaged probabilities of batches like `example`."""
+        export_ensemble(self, path, example)
 
     def extra_repr(self) -> str:
         return f"sigma={self.sigma:.4g}, size={self.size}, temperature={self.temperature:.4g}, seed={self.seed}"

@@ -22,7 +22,7 @@ LEVELS = [
     },
     {"parameters", "noise", "data", "parts", "fingerprint", "likelihood"},
     {"splitting", "perturbation", "engines"},
-    {"predictions", "tuning"},
+    {"predictions", "tuning", "deployment"},
     {"recipe", "ensemble", "sweep", "curvature", "baselines"},
     {"scoring", "evaluation", "effects", "overfitting"},
     {"results"},
@@ -36,17 +36,8 @@ LEVELS = [
 USED_BY = {"sources": {"cli", "paper", "sources"}, "demo": {"cli", "paper", "demo"}, "cli": {"cli", "__main__"}}
 
 OPTIONAL = (
-    "matplotlib",
-    "plotly",
-    "timm",
-    "transformers",
-    "keras",
-    "lightning",
-    "pytorch_lightning",
-    "torchvision",
-    "sklearn",
-    "PIL",
-    "datasets",
+    *("matplotlib", "plotly", "timm", "transformers", "keras", "lightning", "pytorch_lightning", "torchvision"),
+    *("sklearn", "PIL", "datasets", "onnx", "onnxscript", "onnxruntime"),
 )
 
 LONGEST_FILE, LONGEST_BODY = 250, 40

@@ -5,7 +5,7 @@ import shlex
 import pytest
 import typer.main
 
-from peppermill.cli import app, curvature, demo, evaluate, fit, info, predict, probe, report, sweep
+from peppermill.cli import app, curvature, demo, evaluate, export, fit, info, predict, probe, report, sweep
 from peppermill.recipe import versions
 
 COMMANDS = {
@@ -13,6 +13,7 @@ COMMANDS = {
     "fit": fit,
     "evaluate": evaluate,
     "predict": predict,
+    "export": export,
     "sweep": sweep,
     "curvature": curvature,
     "probe": probe,
@@ -31,9 +32,11 @@ def test_help_shows_a_real_example(peppermill, name):
 
 def test_the_examples_run_one_after_the_other_as_they_stand(done, folder):
     """In a folder with my_models.py, resnet.safetensors and the three data files that they name."""
-    for name in ("fit", "evaluate", "predict", "sweep", "report", "info"):
+    for name in ("fit", "evaluate", "predict", "export", "sweep", "report", "info"):
         assert done(*shlex.split(COMMANDS[name].EXAMPLES)[1:])
-    assert {"pep.json", "run.json", "predictions.npz", "curve.png"} <= {path.name for path in folder.iterdir()}
+    assert {"pep.json", "run.json", "predictions.npz", "model.onnx", "curve.png"} <= {
+        path.name for path in folder.iterdir()
+    }
 
 
 def test_every_command_is_listed(peppermill):

@@ -1,0 +1,20 @@
+"""Every benchmark, in the order of the page: a new one is one file and one row.
+
+A file NAME.py runs as `python -m benchmarks.NAME`, writes results/bench/NAME.json (or NAME-*.json), and has
+`section(found)`, the words of the page for one such result.
+"""
+
+from __future__ import annotations
+
+#: For each kind of machine on which `python -m benchmarks` measures it, the arguments that it is given there.
+BENCHMARKS: dict[str, dict[str, tuple[str, ...]]] = {
+    "core": {"cpu": ()},
+    "peers": {"cpu": (), "cuda": ("--device", "cuda")},
+    "deployment": {"cpu": ()},
+    "antithetic": {"cpu": ()},
+    "decoding": {"cpu": ()},
+    "training_together": {"cuda": ("--device", "cuda")},
+    "curvature": {"cpu": (), "cuda": ("--device", "cuda", "--name", "curvature-cuda")},
+    "kinks": {"cpu": ()},
+    "item_effects": {"cpu": ()},
+}

@@ -1,0 +1,1 @@
+"""The ensemble as one file that needs neither peppermill nor the network's code."""
