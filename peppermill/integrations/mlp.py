@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -81,5 +80,5 @@ def _check(hidden: Sequence[int], epochs: int) -> None:
     widths = hidden if isinstance(hidden, (tuple, list)) else [0]
     if not all(isinstance(width, (int, np.integer)) and width > 0 for width in widths):
         raise ValueError(f"`hidden={hidden!r}` must be the widths of the hidden layers, as in (64,) or (64, 32).")
-    if not 1 <= epochs < math.inf:
-        raise ValueError(f"`epochs={epochs}` must be at least 1.")
+    if not isinstance(epochs, (int, np.integer)) or epochs < 1:
+        raise ValueError(f"`epochs={epochs!r}` must be a whole number, at least 1.")

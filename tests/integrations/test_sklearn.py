@@ -357,7 +357,8 @@ def test_features_are_standardized_by_what_was_trained_on():
     [
         ({"hidden": (8, 0)}, r"`hidden=\(8, 0\)` must be the widths of the hidden layers, as in \(64,\)"),
         ({"hidden": 8}, r"`hidden=8` must be the widths"),
-        ({"epochs": 0}, "`epochs=0` must be at least 1"),
+        ({"epochs": 0}, "`epochs=0` must be a whole number, at least 1"),
+        ({"epochs": "many"}, "`epochs='many'` must be a whole number"),
         ({"validation": 0.0}, "`validation=0.0` must be a share of the items between 0 and 1, as in 0.2"),
         ({"validation": 1}, "`validation=1` must be a share"),
         ({"size": 0}, "`size=0` must be a whole number of members"),
