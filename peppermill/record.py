@@ -91,6 +91,7 @@ def sweep_around(pep: PepEnsemble, data: Data, *, bins: int = metrics.BINS, batc
         likelihood=pep.likelihood,
         bins=bins,
         batch_size=batch_size,
+        engine=pep.engine,
     )
 
 
