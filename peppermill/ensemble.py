@@ -13,8 +13,9 @@ from peppermill import parameters as selection
 from peppermill.data import Batches
 from peppermill.engines.borrowed import exclusive
 from peppermill.engines.choose import engine_of
+from peppermill.engines.engine import Engine
 from peppermill.engines.loop import MemberPass, averaged, member_predictions, run_members
-from peppermill.engines.members import Engine, Members
+from peppermill.engines.members import Members
 from peppermill.fingerprint import difference, fingerprint
 from peppermill.likelihood import ensemble_log_likelihoods, likelihood_named, temper
 from peppermill.noise import Noise

@@ -12,8 +12,8 @@ from peppermill import metrics
 from peppermill import parameters as selection
 from peppermill.data import Batches
 from peppermill.engines.choose import engine_of
+from peppermill.engines.engine import Engine
 from peppermill.engines.loop import MemberPass, run_members
-from peppermill.engines.members import Engine
 from peppermill.likelihood import ensemble_log_likelihood, likelihood_named
 from peppermill.noise import Noise
 from peppermill.parameters import Selection

@@ -39,12 +39,14 @@ def command(
     likelihood: options.LikelihoodOrOwn = None,
     seed: Annotated[int, typer.Option(help="The seed of the bootstrap.")] = 0,
     batch_size: options.BatchSize = 500,
+    engine: options.EngineName = "auto",
+    precision: options.Precision = None,
     device: options.Device = "cpu",
 ) -> None:
     """NLL, Brier, ECE and error with intervals; with --pep, paired differences between ensemble and network."""
     refuse_unwritable(out)
     network = options.network(model, weights, device)
-    ensemble = options.ensemble(pep, network, likelihood)
+    ensemble = options.ensemble(pep, network, likelihood, engine, precision)
     paths = {"weights": str(weights) if weights else None, "pep": str(pep) if pep else None}
     run = record_run(
         {"network": network, "PEP": ensemble} if ensemble else {"network": network},

@@ -34,6 +34,8 @@ def command(
     iterations: Annotated[int, typer.Option(help="Iterations of the golden-section search.")] = 7,
     likelihood: options.LikelihoodName = "categorical",
     batch_size: options.BatchSize = 500,
+    engine: options.EngineName = "auto",
+    precision: options.Precision = None,
     device: options.Device = "cpu",
 ) -> None:
     """Find the size of the noise on validation data and write the ensemble, a few hundred bytes."""
@@ -52,6 +54,8 @@ def command(
         temperature=temperature,
         likelihood=likelihood,
         batch_size=batch_size,
+        engine=engine,
+        precision=precision,
     )
     pep.save(out)
     items, base, best = pep.search.items, pep.search.baseline, pep.search.best

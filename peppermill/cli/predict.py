@@ -29,6 +29,8 @@ def command(
     out: Annotated[Path, typer.Option(help="Where to write the predictions.")] = Path("predictions.npz"),
     likelihood: options.LikelihoodOrOwn = None,
     batch_size: options.BatchSize = 500,
+    engine: options.EngineName = "auto",
+    precision: options.Precision = None,
     device: options.Device = "cpu",
 ) -> None:
     """Write `log_probs` [N, K], `predicted` and `labels` [N] of the data; of the network alone without --pep.
@@ -38,7 +40,8 @@ def command(
     refuse_unwritable(out)
     network = options.network(model, weights, device)
     batches = Batches(options.labelled(data), network, batch_size=batch_size)
-    found = predict(options.ensemble(pep, network, likelihood) or network, batches, likelihood=likelihood)
+    predictor = options.ensemble(pep, network, likelihood, engine, precision) or network
+    found = predict(predictor, batches, likelihood=likelihood)
     arrays = _arrays(found)
     buffer = io.BytesIO()
     np.savez(buffer, **arrays)

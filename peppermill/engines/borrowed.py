@@ -42,17 +42,24 @@ class Shell:
         self.copies: dict[int, nn.Module] = {}
         self.model = self._copied(model, types or {})
         self.owners: dict[str, list[tuple[nn.Module, str]]] = {}
-        names = {id(value): name for name, value in model.named_parameters()}
+        self.own: Params = dict(model.named_parameters())
+        names = {id(value): name for name, value in self.own.items()}
         for copy in self.copies.values():
             for key, value in copy._parameters.items():
                 if value is not None:
                     self.owners.setdefault(names[id(value)], []).append((copy, key))
 
     def __call__(self, params: Params, args: Any, kwargs: Any) -> Any:
+        try:
+            self._place(params)
+            return self.model(*args, **kwargs)
+        finally:
+            self._place(self.own)  # or the last member would be alive while the next one is made
+
+    def _place(self, params: Params) -> None:
         for name, value in params.items():
             for owner, key in self.owners[name]:
                 owner._parameters[key] = value  # type: ignore[assignment]
-        return self.model(*args, **kwargs)
 
     def _copied(self, module: nn.Module, types: Mapping[type, type]) -> nn.Module:
         if id(module) not in self.copies:

@@ -14,10 +14,11 @@ import torch
 
 from peppermill.data import map_tensors
 from peppermill.engines.borrowed import borrow, has_shell
+from peppermill.engines.engine import Engine, Group
 from peppermill.engines.graphs import Graphs
 from peppermill.engines.kept import Kept, signature
 from peppermill.engines.loop import Loop
-from peppermill.engines.members import Engine, Group, Members, check_precision, needs_gradients
+from peppermill.engines.members import Members, check_precision, needs_gradients
 from peppermill.engines.memory import Room
 from peppermill.engines.recorded import Watching
 from peppermill.engines.vmap import Vmap
@@ -90,7 +91,10 @@ def _rule(members: Members, precision: str | None, args: Any, kwargs: Any, keep:
     device = members.device.type
     if device not in TOGETHER_BYTES or (device == "cpu" and not has_shell(members.model)):
         return "loop"
-    together = members.count * _largest_bytes(members, precision, args, kwargs)
+    try:
+        together = members.count * _largest_bytes(members, precision, args, kwargs)
+    except torch.OutOfMemoryError:
+        return "loop"  # which knows what to do about it
     if device == "cuda" and keep and together <= GRAPH_BYTES:
         return "graphs"
     return "vmap" if together <= TOGETHER_BYTES[device] else "loop"

@@ -17,9 +17,10 @@ from torch import Tensor
 
 from peppermill.data import map_tensors, output_tensor
 from peppermill.engines.borrowed import borrow
+from peppermill.engines.engine import Group
 from peppermill.engines.kept import Kept, Store, signature, tensors_of
 from peppermill.engines.loop import Loop
-from peppermill.engines.members import WITHOUT_GRADIENTS, Group, Members, needs_gradients
+from peppermill.engines.members import WITHOUT_GRADIENTS, Members, needs_gradients
 from peppermill.engines.memory import Room
 
 MOST_GRAPHS = 8  # kinds of inputs whose graphs are kept

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from peppermill.engines.borrowed import exclusive
 from peppermill.engines.members import Members
 from peppermill.perturbation import Perturbation
 from peppermill.types import Params
@@ -39,7 +40,8 @@ class Kept:
         return store
 
     def _current(self, members: Members) -> Store:
-        state = State(members.model)
+        with exclusive(members.model):
+            state = State(members.model)
         with self._lock:
             if self._store is None or self._store.key != members.key or not self._store.state.equals(state):
                 refuse_training_mode(members.model)

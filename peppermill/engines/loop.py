@@ -16,9 +16,11 @@ from torch import Tensor, nn
 
 from peppermill.data import Batches, as_arguments
 from peppermill.engines.borrowed import Call, borrow
+from peppermill.engines.compiled import compiled_predictions
+from peppermill.engines.engine import Engine, Group
 from peppermill.engines.kept import Kept
 from peppermill.engines.kept import refuse_training_mode as refuse_training_mode
-from peppermill.engines.members import Engine, Group, Members, members_of
+from peppermill.engines.members import Members, members_of
 from peppermill.engines.memory import Room, in_parts
 from peppermill.likelihood import ensemble_log_likelihoods
 from peppermill.perturbation import Perturbation
@@ -84,6 +86,8 @@ def run_members(
 
 def member_predictions(members: Members, likelihood: Likelihood, args: Any, kwargs: Any, engine: Engine) -> Tensor:
     """Every member's prediction for one batch, [m, ...]; a single one where sigma is 0 and all are the same."""
+    if torch.compiler.is_compiling():
+        return compiled_predictions(members, likelihood, args, kwargs, engine)
     predictions = []
     for group in engine.groups(members, args, kwargs, keep=True):
         outputs = group(args, kwargs)

@@ -1,19 +1,16 @@
-"""The contract of engines: the members of a network go in, functions from inputs to the members' outputs come out."""
+"""The members of a network, as engines take them: a few numbers, and theta* when it is needed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from peppermill.perturbation import Perturbation
-
-#: Some members, ready to be asked: (args, kwargs) of one batch -> their outputs, [group, ...].
-Group = Callable[[Any, Any], Tensor]
 
 #: The low precisions in which a network may compute; noise, sums and averages stay in float32 and float64.
 PRECISIONS = {"bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -45,25 +42,6 @@ class Members:
     @property
     def device(self) -> torch.device:
         return next(iter(self.perturbation.center.values())).device
-
-
-class Engine(Protocol):
-    """How m members run. All engines give the same numbers, up to the rounding of the last bits."""
-
-    name: ClassVar[str]
-    precision: str | None
-
-    @property
-    def report(self) -> str:
-        """What ran last, and why, where it is not what the engine's name says."""
-        ...
-
-    def groups(self, members: Members, args: Any, kwargs: Any, keep: bool = False) -> Iterator[Group]:
-        """All members, in order, in groups of one or more, for batches like this one.
-
-        `keep` says that the same members will be asked for again, so that their weights are worth keeping.
-        """
-        ...
 
 
 def members_of(model: nn.Module, perturbation: Perturbation, sigma: float) -> Members:

@@ -16,9 +16,10 @@ from torch import Tensor
 from peppermill.data import map_tensors, output_tensor
 from peppermill.engines import layers
 from peppermill.engines.borrowed import Shell, has_shell, lowered
+from peppermill.engines.engine import Group
 from peppermill.engines.kept import Kept, Stack, Store, signature, tensors_of
 from peppermill.engines.loop import Loop
-from peppermill.engines.members import WITHOUT_GRADIENTS, Group, Members, needs_gradients
+from peppermill.engines.members import WITHOUT_GRADIENTS, Members, needs_gradients
 from peppermill.engines.memory import Room, halving
 from peppermill.engines.recorded import record
 
@@ -51,7 +52,8 @@ class Vmap:
             yield from self.loop.groups(members, args, kwargs, keep)
             return
         store = self.kept.store(members)
-        size = _even(min(store.most(), self.room.members or members.count))
+        fit = min(store.most(), self.room.members or members.count)
+        size = members.count if fit >= members.count else max(2, fit - fit % 2)  # antithetic pairs stay together
         for first in range(0, members.count, size):
             yield _Together(self, members, store, range(first, min(first + size, members.count)), keep)
 
@@ -158,8 +160,3 @@ def _is_exact(members: Members) -> bool:
     """Whether sums may be arranged in another way: in low precision that would be another number."""
     wide = all(value.dtype in (torch.float32, torch.float64) for value in members.perturbation.center.values())
     return wide and not torch.is_autocast_enabled(members.device.type)
-
-
-def _even(count: int) -> int:
-    """So that antithetic pairs stay together."""
-    return max(2, count - count % 2)
