@@ -184,6 +184,21 @@ def test_what_vectorises_runs_together_and_the_rest_says_why_not(kind):
         assert engine.report.startswith("loop, because the network ")
 
 
+def test_a_branch_on_the_inputs_is_taken_anew_each_time():
+    """All members have the same inputs, so vmap does not mind; what is recorded would be one branch."""
+
+    class Branching(nn.Linear):
+        def forward(self, inputs):
+            return super().forward(inputs) if inputs.sum() > 0 else -2 * super().forward(inputs)
+
+    model, inputs = networks.seeded(lambda: Branching(6, 3)), networks.items(5)[0].abs()
+    engine, perturbation = Vmap(), perturbation_of(model)
+    for shown in (inputs, -inputs):
+        found = outputs_of(engine, model, perturbation, 0.3, shown)
+        torch.testing.assert_close(found, copied_outputs(model, perturbation, 0.3, shown), rtol=1e-4, atol=1e-5)
+    assert "aten::_local_scalar_dense depends on values" in engine.report
+
+
 def test_two_arguments_that_were_one_tensor_may_be_two_the_next_time():
     model, (x, _) = network_and_inputs("one tensor twice")
     engine, perturbation = Vmap(), perturbation_of(model)
@@ -623,10 +638,12 @@ def test_a_graph_is_captured_once_for_each_kind_of_inputs_and_each_sigma(mlp, da
 
 
 def test_outputs_of_an_earlier_call_stay_what_they_were(mlp, data):
-    engine, perturbation = graphs(), perturbation_of(mlp)
-    first = outputs_of(engine, mlp, perturbation, 0.3, data[0])
-    kept = first.clone()
-    outputs_of(engine, mlp, perturbation, 0.3, data[0] + 1)
+    members = members_of(mlp, perturbation_of(mlp), 0.3)
+    with torch.no_grad():
+        (group,) = graphs().groups(members, (data[0],), {}, keep=True)
+        first = group((data[0],), {})
+        kept = first.clone()
+        assert not torch.equal(group((data[0] + 1,), {}), kept)
     assert torch.equal(first, kept)
 
 
