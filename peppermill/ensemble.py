@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,33 +12,39 @@ from torch import Tensor, nn
 from peppermill import parameters as selection
 from peppermill.data import Batches
 from peppermill.deployment.export import export_ensemble
-from peppermill.engines.loop import MemberPass, member_predictions
+from peppermill.engines.borrowed import exclusive
+from peppermill.engines.choose import engine_of
+from peppermill.engines.engine import Engine
+from peppermill.engines.loop import MemberPass, averaged, member_predictions
+from peppermill.engines.members import Members
 from peppermill.engines.parts import agree_on, run_all, run_part
 from peppermill.fingerprint import difference, fingerprint
 from peppermill.foreign import in_training_mode
 from peppermill.likelihood import ensemble_log_likelihoods, likelihood_named, temper
 from peppermill.noise import Noise
 from peppermill.parameters import Selection
-from peppermill.perturbation import Perturbation
+from peppermill.perturbation import Perturbation, mention_half_precision
 from peppermill.predictions import Predictions, predict
 from peppermill.processes.together import together
 from peppermill.progress import progress
 from peppermill.recipe import Recipe, read_fingerprint, read_recipe, write_recipe
 from peppermill.tuning import SigmaSearch, tune_sigma
-from peppermill.types import Data, Inputs, Likelihood, PepWarning
+from peppermill.types import Data, Inputs, Likelihood
 
 
 class PepEnsemble(nn.Module):
     """m members around the network's weights, in place of the network: call it as you call the network.
 
     It gives the logarithm of the averaged probability (eq. 9), [batch, classes]: valid logits, on which softmax and
-    cross-entropy stay right. The network is held, not copied, and never changed.
+    cross-entropy stay right. The network is held, not copied, and never changed. `engine` says how the members run: a
+    choice of the moment, no part of the recipe.
     """
 
-    def __init__(self, model: nn.Module, recipe: Recipe) -> None:
+    def __init__(self, model: nn.Module, recipe: Recipe, engine: str | Engine = "auto") -> None:
         super().__init__()
         self.model = model
         self.recipe = recipe
+        self.engine = engine_of(engine)
         self.training = in_training_mode(model)
 
     @property
@@ -73,7 +78,8 @@ class PepEnsemble(nn.Module):
     @property
     def perturbation(self) -> Perturbation:
         """The members, around the network's weights as they are now."""
-        weights = dict(self.model.named_parameters())
+        with exclusive(self.model):
+            weights = dict(self.model.named_parameters())
         center = {name: weights[name].detach() for name in self.recipe.selected}
         return Perturbation(center, self.recipe.noise, self.size)
 
@@ -82,12 +88,8 @@ class PepEnsemble(nn.Module):
 
         For other likelihoods, what the network itself would give.
         """
-        predictions = self._member_predictions(args, kwargs)
-        total = None
-        for prediction in predictions:
-            total = self.likelihood.accumulate(total, prediction)
-        assert total is not None
-        return self.likelihood.outputs(temper(self.likelihood.average(total, len(predictions)), self.temperature))
+        predictions = averaged(self.likelihood, self._member_predictions(args, kwargs))
+        return self.likelihood.outputs(temper(predictions, self.temperature))
 
     def predict_proba(self, *args: Any, **kwargs: Any) -> Tensor:
         """p(y; x, theta*, sigma*) of eq. 9; of a yes-or-no question, the probability of yes."""
@@ -114,7 +116,8 @@ class PepEnsemble(nn.Module):
         batches = data if isinstance(data, Batches) else Batches(data, self.model)
         agree_on(self.model, self.perturbation, sigma=self.sigma)
         with progress(f"{self.size} members at sigma = {self.sigma:.4g}") as tick:
-            return run_all(self.model, self.perturbation, self.sigma, batches, self.likelihood, tick)
+            given = self.model, self.perturbation, self.sigma, batches, self.likelihood, tick
+            return run_all(*given, engine=self.engine)
 
     def predict_items(self, data: Data | Batches) -> Predictions:
         """The ensemble's prediction for all items of the data, one member after another.
@@ -143,12 +146,17 @@ class PepEnsemble(nn.Module):
 
     def with_temperature(self, temperature: float) -> PepEnsemble:
         """The same ensemble with a temperature on top of the one it has."""
-        return PepEnsemble(self.model, replace(self.recipe, temperature=self.temperature * temperature))
+        return PepEnsemble(self.model, replace(self.recipe, temperature=self.temperature * temperature), self.engine)
 
     def without_temperature(self) -> PepEnsemble:
         """PEP alone, from the values of sigma that were already paid for: the best of them at T = 1."""
         search = replace(self.search, joint=False)
-        return PepEnsemble(self.model, replace(self.recipe, sigma=search.best.sigma, temperature=1.0, search=search))
+        recipe = replace(self.recipe, sigma=search.best.sigma, temperature=1.0, search=search)
+        return PepEnsemble(self.model, recipe, self.engine)
+
+    def with_engine(self, engine: str = "auto", precision: str | None = None) -> PepEnsemble:
+        """The same ensemble, run in another way: `engine` and `precision` are those of `fit`."""
+        return PepEnsemble(self.model, self.recipe, engine_of(engine, precision))
 
     def save(self, path: str | Path) -> None:
         """Write the recipe, under 4 kB of JSON: the weights stay where they are."""
@@ -165,7 +173,9 @@ class PepEnsemble(nn.Module):
         return f"sigma={self.sigma:.4g}, size={self.size}, temperature={self.temperature:.4g}, seed={self.seed}"
 
     def _member_predictions(self, args: Any, kwargs: Any) -> Tensor:
-        return member_predictions(self.model, self.perturbation, self.sigma, self.likelihood, args, kwargs)
+        key = (self.recipe.noise, self.size, self.recipe.selected)
+        members = Members(self.model, self.size, self.sigma, key, lambda: self.perturbation)
+        return member_predictions(members, self.likelihood, args, kwargs, self.engine)
 
 
 @together
@@ -184,6 +194,8 @@ def fit(
     temperature: bool = False,
     likelihood: str | Likelihood = "categorical",
     batch_size: int = 500,
+    engine: str = "auto",
+    precision: str | None = None,
 ) -> PepEnsemble:
     """Find sigma* on validation data (eq. 8) and return the ensemble; sigma = 0 where noise does not help.
 
@@ -199,19 +211,21 @@ def fit(
       few more values of sigma are tried.
     - `likelihood`: "categorical", "bernoulli", "gaussian", or one with settings, `pm.Categorical(ignored_label=255)`.
     - `batch_size`: for data that do not come in batches.
+    - `engine`: how the members run, "loop", "vmap", "graphs" or "auto"; `precision`: "bfloat16" or "float16" lets the
+      network compute in low precision. Neither is saved (docs/engines.md).
     """
-    chosen = likelihood_named(likelihood)
+    chosen, runner = likelihood_named(likelihood), engine_of(engine, precision)
     if temperature and chosen.name == "gaussian":
         raise ValueError(
             "`temperature=True` is for classifiers: a Gaussian likelihood has no temperature. Leave it out."
         )
     perturbation = Perturbation(selection.select(model, parameters), Noise(noise, antithetic, seed), size)
-    _mention_half_precision(perturbation)
+    mention_half_precision(perturbation)
     agree_on(model, perturbation, search=(lower, upper, iterations, temperature), likelihood=chosen)
     data = Batches(validation, model, argument="validation", batch_size=batch_size)
     with progress("fitting sigma") as tick:
         search = tune_sigma(
-            lambda sigma: run_part(model, perturbation, sigma, data, chosen, tick),
+            lambda sigma: run_part(model, perturbation, sigma, data, chosen, tick, runner),
             scale=perturbation.scale(),
             lower=lower,
             upper=upper,
@@ -231,24 +245,13 @@ def fit(
             search=search,
             fingerprint=fingerprint(model),
         ),
+        runner,
     )
 
 
-def load(path: str | Path, model: nn.Module) -> PepEnsemble:
+def load(path: str | Path, model: nn.Module, *, engine: str = "auto", precision: str | None = None) -> PepEnsemble:
     """The ensemble that `save` wrote, on the network for which it was fitted, and on no other."""
     changed = difference(read_fingerprint(path), fingerprint(model))
     if changed:
         raise ValueError(f"{path} was fitted on another network: this {type(model).__name__} differs, {changed}.")
-    return PepEnsemble(model, read_recipe(path, model))
-
-
-def _mention_half_precision(perturbation: Perturbation) -> None:
-    half = sorted({str(v.dtype) for v in perturbation.center.values() if v.dtype in (torch.float16, torch.bfloat16)})
-    if half:
-        warnings.warn(
-            f"the weights are {', '.join(half)}, in which neighbouring numbers lie far apart: noise is drawn and "
-            "added in float32 and then rounded, so a small sigma acts unevenly. For exact noise fit in float32 "
-            "(`model.float()`).",
-            PepWarning,
-            stacklevel=4,
-        )
+    return PepEnsemble(model, read_recipe(path, model), engine_of(engine, precision))

@@ -21,6 +21,7 @@ _WORD = 0xFFFFFFFF
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _WEYL = (0x9E3779B9, 0xBB67AE85)
 _CHUNK = 2**15  # counters in flight: bounds the memory of a draw to a few MB, whatever the size of the parameter
+_CHUNK_ON_GPU = 2**21  # a few hundred MB, because every launch of a kernel has its price
 
 Words = tuple[Tensor, Tensor, Tensor, Tensor]
 
@@ -94,8 +95,9 @@ def _key(seed: int, name: str) -> tuple[int, int]:
 
 def _counters(count: int, device: torch.device) -> Iterator[tuple[int, Tensor]]:
     needed = -(-count // 4)
-    for start in range(0, needed, _CHUNK):
-        yield 4 * start, torch.arange(start, min(start + _CHUNK, needed), device=device)
+    chunk = _CHUNK if device.type == "cpu" else _CHUNK_ON_GPU
+    for start in range(0, needed, chunk):
+        yield 4 * start, torch.arange(start, min(start + chunk, needed), device=device)
 
 
 def _unit(word: Tensor) -> Tensor:

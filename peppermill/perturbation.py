@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 
 from peppermill.noise import Noise
-from peppermill.types import Params
+from peppermill.types import Params, PepWarning
 
 
 @dataclass(frozen=True)
@@ -34,19 +35,22 @@ class Perturbation:
         """epsilon_j, in float32."""
         return {name: self.noise.draw(name, member, value) for name, value in self.center.items()}
 
-    def member(self, sigma: float, member: int) -> Params:
-        """theta_j; theta* itself where sigma is 0.
+    def member(self, sigma: float, member: int, direction: Params | None = None) -> Params:
+        """theta_j; theta* itself where sigma is 0. `direction` is epsilon_j, where it was drawn before.
 
-        Noise is added in float32 at least, whatever the type of the weights. One copy of the selected parameters is
-        made, and no more: each array of noise becomes the array of weights.
+        Noise is added in float32 at least, whatever the type of the weights, by fused calls over all arrays. One copy
+        of the selected parameters is made, and no more: each array of noise becomes the array of weights.
         """
         if sigma == 0:
             return dict(self.center)
-        return {
-            name: self.noise.draw(name, member, value).to(torch.promote_types(value.dtype, torch.float32))
-            .mul_(sigma).add_(value).to(value.dtype)
-            for name, value in self.center.items()
-        }  # fmt: skip
+        centers, drawn = list(self.center.values()), (direction or self.direction(member)).values()
+        steps = [e.to(torch.promote_types(v.dtype, torch.float32)) for e, v in zip(drawn, centers, strict=True)]
+        if direction:
+            steps = list(torch._foreach_mul(steps, sigma))
+        else:
+            torch._foreach_mul_(steps, sigma)
+        torch._foreach_add_(steps, centers)
+        return {name: step.to(value.dtype) for (name, value), step in zip(self.center.items(), steps, strict=True)}
 
     def members(self, sigma: float) -> Iterator[Params]:
         """theta_1 to theta_m, one at a time; only one where sigma is 0 and all are the same."""
@@ -57,3 +61,16 @@ class Perturbation:
         """The root mean square of the selected weights, against which a sigma is small or large; 1 if all are zero."""
         squares = sum(float(value.double().square().sum()) for value in self.center.values())
         return math.sqrt(squares / sum(value.numel() for value in self.center.values())) or 1.0
+
+
+def mention_half_precision(perturbation: Perturbation) -> None:
+    """Warn the caller's caller where noise is rounded after it was added."""
+    half = sorted({str(v.dtype) for v in perturbation.center.values() if v.dtype in (torch.float16, torch.bfloat16)})
+    if half:
+        warnings.warn(
+            f"the weights are {', '.join(half)}, in which neighbouring numbers lie far apart: noise is drawn and "
+            "added in float32 and then rounded, so a small sigma acts unevenly. For exact noise fit in float32 "
+            "(`model.float()`).",
+            PepWarning,
+            stacklevel=3,
+        )

@@ -93,6 +93,7 @@ def sweep_around(pep: PepEnsemble, data: Data, *, bins: int = metrics.BINS, batc
         likelihood=pep.likelihood,
         bins=bins,
         batch_size=batch_size,
+        engine=pep.engine,
     )
 
 

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from peppermill import metrics
 from peppermill import parameters as selection
 from peppermill.data import Batches
+from peppermill.engines.choose import engine_of
+from peppermill.engines.engine import Engine
 from peppermill.engines.loop import MemberPass
 from peppermill.engines.parts import agree_on, run_all
 from peppermill.likelihood import ensemble_log_likelihoods, likelihood_named
@@ -75,6 +77,8 @@ def sweep_sigma(
     likelihood: str | Likelihood = "categorical",
     bins: int = metrics.BINS,
     batch_size: int = 500,
+    engine: str | Engine = "auto",
+    precision: str | None = None,
 ) -> Sweep:
     """The whole curve on a grid of sigma, 0 always on it; without `sigmas`, twenty steps across the peak.
 
@@ -85,11 +89,11 @@ def sweep_sigma(
         raise ValueError("`sweep_sigma` scores classifiers: use `fit(...).search` for a Gaussian likelihood.")
     perturbation = Perturbation(selection.select(model, parameters), Noise(noise, antithetic, seed), size)
     agree_on(model, perturbation, sigmas=sigmas, likelihood=chosen)
-    batches = Batches(data, model, batch_size=batch_size)
+    batches, runner = Batches(data, model, batch_size=batch_size), engine_of(engine, precision)
     with progress("sweeping sigma") as tick:
 
         def run(sigma: float) -> MemberPass:
-            return run_all(model, perturbation, sigma, batches, chosen, tick)
+            return run_all(model, perturbation, sigma, batches, chosen, tick, runner)
 
         grid = _grid(sigmas) if sigmas is not None else _grid_across_the_peak(run, perturbation.scale())
         passes = (run(sigma) for sigma in grid)

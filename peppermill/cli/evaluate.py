@@ -45,13 +45,15 @@ def command(
     likelihood: options.LikelihoodOrOwn = None,
     seed: Annotated[int, typer.Option(help="The seed of the bootstrap.")] = 0,
     batch_size: options.BatchSize = 500,
+    engine: options.EngineName = "auto",
+    precision: options.Precision = None,
     device: options.Device = "cpu",
 ) -> None:
     """NLL, Brier, ECE and error with intervals; with --pep, paired differences between ensemble and network."""
     refuse_unwritable(out)
     source = options.source(model, weights, device)
     network = source.model
-    ensemble = options.ensemble(pep, network, likelihood)
+    ensemble = options.ensemble(pep, network, likelihood, engine, precision)
     labelled, names = items.testing(data, source, ensemble, all_items)
     paths = {"weights": str(weights) if weights else None, "pep": str(pep) if pep else None}
     run = record_run(

@@ -43,7 +43,7 @@ def command(
     _refuse_both(example, shape)
     source = options.source(model, weights, device)
     inputs = _of_shape(shape) if shape else _of_data(str(example), source)
-    found = options.ensemble(pep, source.model, None)
+    found = options.ensemble(pep, source.model, None, "loop", None)
     assert found is not None
     found.export(out, inputs)
     members = found.size if found.sigma else 1

@@ -41,6 +41,8 @@ def command(
     iterations: Annotated[int, typer.Option(help="Iterations of the golden-section search.")] = 7,
     likelihood: options.LikelihoodName = "categorical",
     batch_size: options.BatchSize = 500,
+    engine: options.EngineName = "auto",
+    precision: options.Precision = None,
     device: options.Device = "cpu",
 ) -> None:
     """Find the size of the noise on validation data and write the ensemble, a few hundred bytes."""
@@ -61,6 +63,8 @@ def command(
         temperature=temperature,
         likelihood=likelihood,
         batch_size=batch_size,
+        engine=engine,
+        precision=precision,
     )
     if rank():
         return

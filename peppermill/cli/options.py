@@ -11,6 +11,7 @@ import typer
 from torch import nn
 
 from peppermill.cli.processes import own_gpu
+from peppermill.engines.choose import engine_of
 from peppermill.ensemble import PepEnsemble, load
 from peppermill.files import refuse_unwritable
 from peppermill.report import plots
@@ -64,6 +65,10 @@ LikelihoodOrOwn = Annotated[
 ]
 Bins = Annotated[int, typer.Option(help="Bins of the calibration error.")]
 BatchSize = Annotated[int, typer.Option(help="Items in a batch.")]
+EngineName = Annotated[str, typer.Option("--engine", help="How the members run: auto, loop, vmap or graphs.")]
+Precision = Annotated[
+    str | None, typer.Option(help="Let the network compute in low precision: bfloat16 or float16; its own by default.")
+]
 Pep = Annotated[Path | None, typer.Option(help="An ensemble that `peppermill fit` wrote.")]
 
 
@@ -75,11 +80,14 @@ def source(model: str, weights: Path | None, device: str) -> Source:
     return replace(made, model=made.model.to(_device(device)))
 
 
-def ensemble(pep: Path | None, network: nn.Module, likelihood: str | None) -> PepEnsemble | None:
+def ensemble(
+    pep: Path | None, network: nn.Module, likelihood: str | None, engine: str, precision: str | None
+) -> PepEnsemble | None:
     """The ensemble in a file, if one is asked for; its likelihood was settled when it was fitted."""
+    engine_of(engine, precision)
     if pep is None:
         return None
-    found = load(pep, network)
+    found = load(pep, network, engine=engine, precision=precision)
     if likelihood not in (None, found.likelihood.name):
         raise ValueError(
             f"`--likelihood {likelihood}` contradicts {pep}, fitted with {found.likelihood.name}: leave the option out."

@@ -32,6 +32,8 @@ def command(
     out: Annotated[Path, typer.Option(help="Where to write the predictions.")] = Path("predictions.npz"),
     likelihood: options.LikelihoodOrOwn = None,
     batch_size: options.BatchSize = 500,
+    engine: options.EngineName = "auto",
+    precision: options.Precision = None,
     device: options.Device = "cpu",
 ) -> None:
     """Write `log_probs` [N, K] and `predicted` [N] of the data, and `labels` [N] if they have any.
@@ -41,7 +43,7 @@ def command(
     refuse_unwritable(out)
     source = options.source(model, weights, device)
     network = source.model
-    predictor = options.ensemble(pep, network, likelihood) or network
+    predictor = options.ensemble(pep, network, likelihood, engine, precision) or network
     found = items.labelled_or_not(data, source)
     if isinstance(found, (np.ndarray, Tensor, dict)):
         chosen = likelihood_of(predictor, likelihood)

@@ -35,6 +35,8 @@ def command(
     likelihood: options.LikelihoodName = "categorical",
     bins: options.Bins = 20,
     batch_size: options.BatchSize = 500,
+    engine: options.EngineName = "auto",
+    precision: options.Precision = None,
     device: options.Device = "cpu",
 ) -> None:
     """The log-likelihood of the ensemble and of its members, and every score, along a grid of sigma (Figure 1)."""
@@ -52,6 +54,8 @@ def command(
         likelihood=likelihood,
         bins=bins,
         batch_size=batch_size,
+        engine=engine,
+        precision=precision,
     )
     if rank():
         return

@@ -1,19 +1,28 @@
-"""The engine that is always right: one member at a time, through `torch.func.functional_call`.
+"""The heart of PEP, and the engine that is always right: one member at a time, the network called with its weights.
 
-The user's network is read, never written: its own parameters are back in place after each call, also after an
-exception.
+Every other engine makes the same outputs in another way, and what is computed from them is computed here. The user's
+network is read, never written: see `borrowed.py`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from peppermill.data import Batches, as_arguments, output_tensor
-from peppermill.foreign import functional_call, in_training_mode, out_of_training_mode
+from peppermill.data import Batches, as_arguments
+from peppermill.engines.borrowed import Call, borrow
+from peppermill.engines.compiled import compiled_predictions
+from peppermill.engines.engine import Engine, Group
+from peppermill.engines.kept import Kept
+from peppermill.engines.kept import refuse_training_mode as refuse_training_mode
+from peppermill.engines.members import Members, members_of
+from peppermill.engines.memory import Room, in_parts
+from peppermill.likelihood import ensemble_log_likelihoods
 from peppermill.perturbation import Perturbation
 from peppermill.types import Batch, Likelihood, Params, Tick
 
@@ -28,13 +37,46 @@ class MemberPass:
     labels: Tensor  # [N]
 
 
+class Loop:
+    """One member after another; never more than one perturbed copy is alive, unless all of them fit and are kept."""
+
+    name: ClassVar[str] = "loop"
+    report = "loop"
+
+    def __init__(self, precision: str | None = None, kept: Kept | None = None, room: Room | None = None) -> None:
+        self.precision, self.kept, self.room = precision, kept or Kept(), room or Room()
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.precision,)  # what is kept is not copied
+
+    def groups(
+        self, members: Members, args: Any, kwargs: Any, keep: bool = False, which: range | None = None
+    ) -> Iterator[Group]:
+        """All members, or those of a range."""
+        call, store = borrow(members.model, self.precision), self.kept.store(members)
+        for member in range(members.count) if which is None else which:
+            params = store.member(members.sigma, member, keep and members.sigma != 0)
+            yield partial(self._outputs, call, params)
+            del params  # or two members would be alive while the next one is made
+
+    def _outputs(self, call: Call, params: Params, args: Any, kwargs: Any) -> Tensor:
+        return in_parts(partial(call, params), args, kwargs, self.room).unsqueeze(0)
+
+
 @torch.no_grad()
 def run_members(
-    model: nn.Module, perturbation: Perturbation, sigma: float, data: Batches, likelihood: Likelihood, tick: Tick
+    model: nn.Module,
+    perturbation: Perturbation,
+    sigma: float,
+    data: Batches,
+    likelihood: Likelihood,
+    tick: Tick,
+    engine: Engine | None = None,
 ) -> MemberPass:
     """All members at this sigma over all the data; in float64, so that no order of summing matters."""
     refuse_training_mode(model)
-    parts = [_run_chunk(model, perturbation, sigma, chunk, likelihood, tick) for chunk in data.chunks()]
+    engine, members = engine or Loop(), members_of(model, perturbation, sigma)
+    parts = [_run_chunk(engine, members, chunk, likelihood, tick) for chunk in data.chunks()]
     matrices, averages, labels = zip(*parts, strict=True)
     matrix = torch.cat(matrices, dim=1)
     if not matrix.shape[1] and data.offset is None:
@@ -42,60 +84,69 @@ def run_members(
     return MemberPass(sigma, matrix.expand(perturbation.size, -1), torch.cat(averages), torch.cat(labels))
 
 
-def member_predictions(
-    model: nn.Module, perturbation: Perturbation, sigma: float, likelihood: Likelihood, args: Any, kwargs: Any
-) -> Tensor:
+def member_predictions(members: Members, likelihood: Likelihood, args: Any, kwargs: Any, engine: Engine) -> Tensor:
     """Every member's prediction for one batch, [m, ...]; a single one where sigma is 0 and all are the same."""
-    refuse_training_mode(model)
+    if torch.compiler.is_compiling():
+        return compiled_predictions(members, likelihood, args, kwargs, engine)
     predictions = []
-    for params in perturbation.members(sigma):
-        predictions.append(likelihood.predict(_outputs(model, params, args, kwargs)))
-        del params  # or two members would be alive while the next one is made
-    return torch.stack(predictions)
+    for group in engine.groups(members, args, kwargs, keep=True):
+        outputs = group(args, kwargs)
+        found = likelihood.predict(outputs.flatten(0, 1))
+        predictions.append(found.view(*outputs.shape[:2], *found.shape[1:]))
+        del group  # as above
+    return predictions[0] if len(predictions) == 1 else torch.cat(predictions)
 
 
-def refuse_training_mode(model: Any) -> None:
-    """Dropout and batch statistics would add noise of their own, and batch norm would change the network."""
-    for name, module in model.named_modules() if isinstance(model, nn.Module) else ():
-        if in_training_mode(module):
-            where = f"its part `{name}` ({type(module).__name__}) is" if name else "it is"
-            cure = out_of_training_mode(module)
-            raise ValueError(f"the network cannot be used while {where} in training mode: {cure}.")
+def averaged(likelihood: Likelihood, predictions: Tensor) -> Tensor:
+    """Eq. 9 for one batch, from the members' predictions [m, ...]."""
+    if likelihood.name != "gaussian":
+        return ensemble_log_likelihoods(predictions)
+    total = None
+    for prediction in predictions:
+        total = likelihood.accumulate(total, prediction)
+    assert total is not None
+    return likelihood.average(total, len(predictions))
 
 
 def _run_chunk(
-    model: nn.Module, perturbation: Perturbation, sigma: float, chunk: list[Batch], likelihood: Likelihood, tick: Tick
+    engine: Engine, members: Members, chunk: list[Batch], likelihood: Likelihood, tick: Tick
 ) -> tuple[Tensor, Tensor, Tensor]:
-    rows: list[Tensor] = []
-    total, labels = None, torch.empty(0)
-    for params in perturbation.members(sigma):
-        predictions, labels = _run_member(model, params, chunk, likelihood, tick, check=not rows)
-        del params  # as above
-        if sigma == 0:
-            _refuse_non_finite(predictions)
-        rows.append(likelihood.log_likelihoods(predictions, labels))
-        total = likelihood.accumulate(total, predictions)
-    assert total is not None
-    return torch.stack(rows), likelihood.average(total, len(rows)), labels
+    """Members outside, data inside: ln L_i [m, n], averaged predictions [n, K] and labels [n] of one chunk."""
+    tallies = [_Tally(likelihood, refuse_non_finite=members.sigma == 0) for _ in chunk]
+    for group in engine.groups(members, *as_arguments(chunk[0][0])):
+        for tally, (inputs, labels) in zip(tallies, chunk, strict=True):
+            outputs = group(*as_arguments(inputs))
+            tally.add(outputs, labels)
+            tick(len(outputs) * len(labels))
+        del group  # as above
+    rows, averages, counted = zip(*(tally.result() for tally in tallies), strict=True)
+    return torch.cat(rows, dim=1), torch.cat(averages), torch.cat(counted)
 
 
-def _run_member(
-    model: nn.Module, params: Params, chunk: list[Batch], likelihood: Likelihood, tick: Tick, check: bool
-) -> tuple[Tensor, Tensor]:
-    """One member over one chunk: predictions [n, K] and labels [n] of the items that count."""
-    parts = []
-    for inputs, labels in chunk:
-        outputs = _outputs(model, params, *as_arguments(inputs))
-        if check:
-            likelihood.check(outputs, labels)
-        predictions, counted = likelihood.items(likelihood.predict(outputs), labels)
-        parts.append((predictions.to(_widest(predictions.device)), counted))
-        tick(len(labels))
-    return torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
+class _Tally:
+    """What the members said so far about one batch; in float64."""
 
+    def __init__(self, likelihood: Likelihood, refuse_non_finite: bool) -> None:
+        self.likelihood, self.refuse_non_finite = likelihood, refuse_non_finite
+        self.rows: list[Tensor] = []
+        self.total: Tensor | None = None
 
-def _outputs(model: nn.Module, params: Params, args: Any, kwargs: Any) -> Tensor:
-    return output_tensor(functional_call(model, params, args, kwargs))
+    def add(self, outputs: Tensor, labels: Tensor) -> None:
+        """Outputs [group, ...] of some members."""
+        if not self.rows:
+            self.likelihood.check(outputs[0], labels)
+        for one in outputs:
+            predictions, self.labels = self.likelihood.items(self.likelihood.predict(one), labels)
+            predictions = predictions.to(_widest(predictions.device))
+            if self.refuse_non_finite:
+                _refuse_non_finite(predictions)
+            self.rows.append(self.likelihood.log_likelihoods(predictions, self.labels))
+            self.total = self.likelihood.accumulate(self.total, predictions)
+
+    def result(self) -> tuple[Tensor, Tensor, Tensor]:
+        """ln L_i(theta_j) [m, n], the averaged predictions [n, K] and the labels [n] of the items that count."""
+        assert self.total is not None
+        return torch.stack(self.rows), self.likelihood.average(self.total, len(self.rows)), self.labels
 
 
 def _refuse_non_finite(predictions: Tensor) -> None:

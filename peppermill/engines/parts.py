@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from peppermill.data import Batches, digest_of
+from peppermill.engines.engine import Engine
 from peppermill.engines.loop import MemberPass, run_members
 from peppermill.parts import part_of
 from peppermill.perturbation import Perturbation
@@ -19,21 +20,33 @@ from peppermill.types import Likelihood, Tick
 
 
 def run_part(
-    model: nn.Module, perturbation: Perturbation, sigma: float, data: Batches, likelihood: Likelihood, tick: Tick
+    model: nn.Module,
+    perturbation: Perturbation,
+    sigma: float,
+    data: Batches,
+    likelihood: Likelihood,
+    tick: Tick,
+    engine: Engine | None = None,
 ) -> MemberPass:
     """All members at this sigma over the part of this process, which may have no item that counts."""
     part = part_of(data)
     if part.source == []:
         none = no_items(part)
         return MemberPass(sigma, none.expand(perturbation.size, 0), none[:, None], none.long())
-    return run_members(model, perturbation, sigma, part, likelihood, tick)
+    return run_members(model, perturbation, sigma, part, likelihood, tick, engine)
 
 
 def run_all(
-    model: nn.Module, perturbation: Perturbation, sigma: float, data: Batches, likelihood: Likelihood, tick: Tick
+    model: nn.Module,
+    perturbation: Perturbation,
+    sigma: float,
+    data: Batches,
+    likelihood: Likelihood,
+    tick: Tick,
+    engine: Engine | None = None,
 ) -> MemberPass:
     """The same over all the data, each process having done its part: every process gets the whole result."""
-    mine = run_part(model, perturbation, sigma, data, likelihood, tick)
+    mine = run_part(model, perturbation, sigma, data, likelihood, tick, engine)
     return _gathered(mine, data.argument) if grouped() else mine
 
 

@@ -336,3 +336,15 @@ def test_without_debug_there_is_none(folder, monkeypatch, capsys):
         app.main()
     assert stopped.value.code == 2
     assert capsys.readouterr().err.startswith("error: `size=0` must be")
+
+
+@pytest.mark.parametrize("command", ["fit", "sweep", "evaluate", "predict"])
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        (("--engine", "turbo"), "`engine='turbo'` is unknown: choose one of loop, vmap, graphs, auto."),
+        (("--precision", "int8"), "`precision='int8'` is unknown: choose one of bfloat16, float16"),
+    ],
+)
+def test_ways_to_run_that_have_no_name(refused, command, options, match):
+    refused(command, MODEL, DATA, *WEIGHTS, *options, match=match)

@@ -49,6 +49,8 @@ def test_a_temperature_is_tuned_and_saved(done, network, data):
         (("--independent",), {"antithetic": False}),
         (("--lower", "0.01", "--upper", "2", "--iterations", "3"), {"lower": 0.01, "upper": 2.0, "iterations": 3}),
         (("--batch-size", "7"), {"batch_size": 7}),
+        (("--engine", "vmap"), {"engine": "vmap"}),
+        (("--precision", "bfloat16"), {"precision": "bfloat16"}),
     ],
 )
 def test_every_option_is_that_of_the_library(done, network, data, options, keywords):

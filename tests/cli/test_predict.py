@@ -33,6 +33,17 @@ def test_the_ensemble(done, network, data):
     np.testing.assert_allclose(np.exp(load("deep/down.npz")["log_probs"]), expected, atol=1e-5)
 
 
+@pytest.mark.parametrize("options", [("--engine", "loop"), ("--engine", "vmap"), ("--precision", "bfloat16")])
+def test_how_the_members_run_changes_little(done, network, data, options):
+    """bfloat16 rounds to 8 bits: probabilities move in the third digit."""
+    pep = pm.fit(network, data("validation"), size=3)
+    pep.save("pep.json")
+    done(*ARGUMENTS, "--pep", "pep.json", *options)
+    expected = pep.predict_proba(data("new")[0]).detach()
+    tolerance = 0.03 if "--precision" in options else 1e-5
+    np.testing.assert_allclose(np.exp(load("predictions.npz")["log_probs"]), expected, atol=tolerance)
+
+
 @pytest.mark.parametrize("with_ensemble", [False, True])
 def test_a_regression_has_means_and_log_variances(done, folder, with_ensemble):
     with np.load("new.npz") as file:

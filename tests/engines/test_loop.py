@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from peppermill.data import Batches, call, output_tensor
-from peppermill.engines.loop import member_predictions, refuse_training_mode, run_members
+from peppermill.engines.loop import Loop, member_predictions, refuse_training_mode, run_members
+from peppermill.engines.members import members_of
 from peppermill.likelihood import Bernoulli, Categorical, Gaussian
 from peppermill.noise import Noise
 from peppermill.parameters import select
@@ -87,7 +88,8 @@ def test_the_predictions_of_one_batch_are_those_of_the_pass(kind):
     args, kwargs = (
         ((), inputs) if isinstance(inputs, dict) else (inputs if isinstance(inputs, tuple) else (inputs,), {})
     )
-    found = member_predictions(model, perturbation_of(model), 0.3, Categorical(), args, kwargs)
+    members = members_of(model, perturbation_of(model), 0.3)
+    found = member_predictions(members, Categorical(), args, kwargs, Loop())
     assert found.shape == (4, 11, 3)
     averaged = run(model, (inputs, labels), 0.3).averaged
     torch.testing.assert_close(found.logsumexp(dim=0) - torch.tensor(4.0).log(), averaged, rtol=1e-7, atol=1e-7)
@@ -102,7 +104,8 @@ def test_tied_weights_get_one_noise(tied):
     hidden = nn.functional.linear(inputs, encoder, tied.encoder.bias).tanh()
     hidden = nn.functional.linear(hidden, encoder, tied.decoder.bias).tanh()
     expected = nn.functional.linear(hidden, head, tied.head.bias).log_softmax(dim=1)
-    found = member_predictions(tied, perturbation_of(tied, size=1), 0.5, Categorical(), (inputs,), {})
+    members = members_of(tied, perturbation_of(tied, size=1), 0.5)
+    found = member_predictions(members, Categorical(), (inputs,), {}, Loop())
     torch.testing.assert_close(found[0], expected)
 
 

@@ -1,0 +1,119 @@
+"""Which engine: one by name, or "auto", the fastest by rule.
+
+The rule looks at the size of the largest tensor that one member makes. As long as those of all members together stay in
+the cache (of a CPU) or leave a GPU half empty, running members together wins; beyond that it only moves more memory.
+A rule, and not a stopwatch, so that the same call gives the same bits every time; measurements are in docs/engines.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
+
+import torch
+
+from peppermill.data import map_tensors
+from peppermill.engines.borrowed import borrow, has_shell
+from peppermill.engines.engine import Engine, Group
+from peppermill.engines.graphs import Graphs
+from peppermill.engines.kept import Kept, signature
+from peppermill.engines.loop import Loop
+from peppermill.engines.members import Members, check_precision, needs_gradients
+from peppermill.engines.memory import Room
+from peppermill.engines.recorded import Watching
+from peppermill.engines.vmap import Vmap
+
+#: Bytes of the largest tensor of a pass, times m, up to which members run together.
+TOGETHER_BYTES = {"cpu": 3 * 2**20, "cuda": 2**26}
+GRAPH_BYTES = 2**29
+
+
+class Auto:
+    """The engine that suits the network, the batch and the device."""
+
+    name: ClassVar[str] = "auto"
+
+    def __init__(self, precision: str | None = None) -> None:
+        self.precision, self.kept, room = precision, Kept(), Room()
+        self.graphs = Graphs(precision, self.kept, room)
+        self.engines: dict[str, Engine] = {
+            "loop": Loop(precision, self.kept, room),
+            "vmap": Vmap(precision, self.kept, room),
+            "graphs": self.graphs,
+        }
+        self.chosen = "loop"
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.precision,)  # what is kept is not copied
+
+    @property
+    def report(self) -> str:
+        """What ran last."""
+        return self.engines[self.chosen].report
+
+    def groups(self, members: Members, args: Any, kwargs: Any, keep: bool = False) -> Iterator[Group]:
+        self.chosen = chosen = self._choice(members, args, kwargs, keep)
+        return self.engines[chosen].groups(members, args, kwargs, keep)
+
+    def _choice(self, members: Members, args: Any, kwargs: Any, keep: bool) -> str:
+        kind = signature(args, kwargs)
+        if members.count == 1 or kind is None or needs_gradients(members, args, kwargs):
+            return "loop"
+        if keep and self.graphs.knows(members, kind):
+            return "graphs"  # which looks itself whether the network is still the same, while the GPU works
+        prepared, key = self.kept.store(members).prepared, ("auto", kind, keep)
+        if key not in prepared:
+            prepared[key] = _rule(members, self.precision, args, kwargs, keep)
+        choice: str = prepared[key]
+        return choice
+
+
+#: The engines that have a name. A new one is one file and one row here.
+ENGINES: dict[str, Callable[[str | None], Engine]] = {"loop": Loop, "vmap": Vmap, "graphs": Graphs, "auto": Auto}
+
+
+def engine_of(engine: str | Engine, precision: str | None = None) -> Engine:
+    """A fresh engine of this name, which runs networks in this precision; an engine is itself."""
+    if not isinstance(engine, str):
+        return engine
+    check_precision(precision)
+    if engine not in ENGINES:
+        raise ValueError(f"`engine={engine!r}` is unknown: choose one of {', '.join(ENGINES)}.")
+    if engine == "graphs" and not torch.cuda.is_available():
+        raise ValueError(
+            '`engine="graphs"` needs a CUDA GPU, and torch finds none here: use `engine="auto"`, which takes graphs '
+            "where there is one."
+        )
+    return ENGINES[engine](precision)
+
+
+def _rule(members: Members, precision: str | None, args: Any, kwargs: Any, keep: bool) -> str:
+    device = members.device.type
+    if device not in TOGETHER_BYTES or (device == "cpu" and not has_shell(members.model)):
+        return "loop"
+    try:
+        together = members.count * _largest_bytes(members, precision, args, kwargs)
+    except torch.OutOfMemoryError:
+        return "loop"  # which knows what to do about it
+    if device == "cuda" and keep and together <= GRAPH_BYTES:
+        return "graphs"
+    return "vmap" if together <= TOGETHER_BYTES[device] else "loop"
+
+
+@torch.no_grad()
+def _largest_bytes(members: Members, precision: str | None, args: Any, kwargs: Any) -> int:
+    """The largest tensor of one pass of the network, by a pass."""
+    largest = _Largest()  # type: ignore[no-untyped-call]
+    with largest:
+        borrow(members.model, precision)({}, args, kwargs)
+    return largest.bytes
+
+
+class _Largest(Watching):  # type: ignore[no-untyped-call]
+    bytes: int = 1
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        outputs = func(*args, **(kwargs or {}))
+        if not func.is_view:
+            map_tensors(lambda value: setattr(self, "bytes", max(self.bytes, value.nbytes)), outputs)
+        return outputs

@@ -1,0 +1,199 @@
+"""CUDA graphs with the members on parallel streams, for small batches: the GPU is full, and nothing is launched twice.
+
+A graph is captured for inputs of each kind and belongs to one state of the network and one sigma; the members' weights
+stay where the graph reads them. What cannot be captured (a network that waits for the GPU, or computes on the CPU) runs
+in the loop.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from peppermill.data import map_tensors, output_tensor
+from peppermill.engines.borrowed import borrow
+from peppermill.engines.engine import Group
+from peppermill.engines.kept import Kept, Store, signature, tensors_of
+from peppermill.engines.loop import Loop
+from peppermill.engines.members import WITHOUT_GRADIENTS, Members, needs_gradients
+from peppermill.engines.memory import Room
+
+MOST_GRAPHS = 8  # kinds of inputs whose graphs are kept
+MOST_STREAMS = 16
+WARM_UPS = 3  # passes before a capture: libraries choose their kernels and take their workspaces then
+
+
+class Recording(NamedTuple):
+    """Jobs that run at the same time, as often as one likes: `replay` writes their results to `outputs`, [jobs, ...].
+
+    Static tensors are used between `begin`, which waits for whoever used them last, and `end`.
+    """
+
+    outputs: Tensor
+    replay: Callable[[], None]
+    begin: Callable[[], None]
+    end: Callable[[], None]
+
+
+#: How jobs are recorded on a device.
+Capture = Callable[[Sequence[Callable[[], Tensor]], torch.device], Recording]
+
+
+def capture_on_cuda(jobs: Sequence[Callable[[], Tensor]], device: torch.device) -> Recording:
+    """The jobs as one CUDA graph, on streams of their own."""
+    with torch.cuda.device(device):
+        streams = [_stream(device) for _ in range(min(len(jobs), MOST_STREAMS))]
+        side = _stream(device)
+        side.wait_stream(torch.cuda.current_stream(device))
+        with torch.cuda.stream(side):
+            for _ in range(WARM_UPS):
+                _on_streams(jobs, streams)
+        torch.cuda.current_stream(device).wait_stream(side)
+        graph, done = torch.cuda.CUDAGraph(), torch.cuda.Event()  # type: ignore[no-untyped-call]
+        # "thread_local": a thread that allocates memory meanwhile must not break this capture, nor be broken by it
+        with torch.cuda.graph(graph, stream=side, capture_error_mode="thread_local"):
+            outputs = _on_streams(jobs, streams)
+    return Recording(
+        outputs,
+        graph.replay,
+        begin=lambda: torch.cuda.current_stream(device).wait_event(done),
+        end=lambda: done.record(torch.cuda.current_stream(device)),
+    )
+
+
+def _on_streams(jobs: Sequence[Callable[[], Tensor]], streams: list[torch.cuda.Stream]) -> Tensor:
+    """The jobs' results, stacked: all streams branch off the current one and join it again."""
+    main = torch.cuda.current_stream()
+    for stream in streams:
+        stream.wait_stream(main)
+    outputs = []
+    for number, job in enumerate(jobs):
+        with torch.cuda.stream(streams[number % len(streams)]):
+            outputs.append(job())
+    for stream in streams:
+        main.wait_stream(stream)
+    return torch.stack(outputs)
+
+
+def _stream(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+
+class Captured:
+    """All members on inputs of one kind: inputs are copied to where the graph reads them, outputs are copied off."""
+
+    @torch.no_grad()
+    def __init__(
+        self, members: Members, precision: str | None, store: Store, capture: Capture, args: Any, kwargs: Any
+    ) -> None:
+        self.store, self.lock = store, threading.Lock()
+        with torch.inference_mode(False):  # tensors of inference mode cannot be written to outside of it
+            self.args, self.kwargs = map_tensors(Tensor.clone, (args, kwargs))
+            call = borrow(members.model, precision)
+            self.weights = [store.member(members.sigma, member, keep=True) for member in range(members.count)]
+            jobs = [partial(self._job, call, params) for params in self.weights]
+            self.recording = capture(jobs, members.device)
+
+    @torch.no_grad()
+    def __call__(self, args: Any, kwargs: Any) -> Tensor:
+        with self.lock:
+            self.recording.begin()
+            for static, given in zip(tensors_of(self.args, self.kwargs), tensors_of(args, kwargs), strict=True):
+                static.copy_(given)
+            self.recording.replay()
+            outputs = self.recording.outputs.clone()
+            self.recording.end()
+            return outputs
+
+    def _job(self, call: Any, params: Any) -> Tensor:
+        return output_tensor(call(params, self.args, self.kwargs))
+
+
+class Graphs:
+    """All members at once, as one CUDA graph."""
+
+    name: ClassVar[str] = "graphs"
+
+    def __init__(
+        self,
+        precision: str | None = None,
+        kept: Kept | None = None,
+        room: Room | None = None,
+        capture: Capture = capture_on_cuda,
+    ) -> None:
+        self.precision, self.kept, self.capture = precision, kept or Kept(), capture
+        self.loop = Loop(precision, self.kept, room)
+        self.captured: dict[Any, Captured | str] = {}
+        self.lock = threading.Lock()
+        self.report = "graphs"
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.precision,)  # what is kept is not copied
+
+    def groups(self, members: Members, args: Any, kwargs: Any, keep: bool = False) -> Iterator[Group]:
+        reason = _unsuitable(members, args, kwargs, keep)
+        if reason:
+            self.report = f"loop, because {reason}"
+            yield from self.loop.groups(members, args, kwargs, keep)
+        else:
+            yield partial(self._outputs, members)
+
+    def knows(self, members: Members, kind: Any) -> bool:
+        """Whether there is a graph for inputs of this kind, of whatever state of the network."""
+        return isinstance(self.captured.get(_key(members, kind)), Captured)
+
+    def _outputs(self, members: Members, args: Any, kwargs: Any) -> Tensor:
+        kind = _key(members, signature(args, kwargs))
+        known = self.captured.get(kind)
+        early = known(args, kwargs) if isinstance(known, Captured) else None
+        store = self.kept.store(members)  # looks, while the GPU works, whether the network is still the same
+        if isinstance(known, Captured) and early is not None and known.store is store:
+            self.report = "graphs"
+            return early
+        found = self._captured(members, store, kind, args, kwargs)
+        if isinstance(found, Captured):
+            self.report = "graphs"
+            return found(args, kwargs)
+        self.report = f"loop, because {found}"
+        return torch.cat([group(args, kwargs) for group in self.loop.groups(members, args, kwargs, keep=True)])
+
+    def _captured(self, members: Members, store: Store, kind: Any, args: Any, kwargs: Any) -> Captured | str:
+        """The graph for inputs of this kind, or why there is none; graphs of an older state of the network go."""
+        with self.lock:
+            self.captured = {k: v for k, v in self.captured.items() if isinstance(v, str) or v.store is store}
+            if kind not in self.captured:
+                while len(self.captured) >= MOST_GRAPHS:
+                    del self.captured[next(iter(self.captured))]
+                self.captured[kind] = _try(members, self.precision, store, self.capture, args, kwargs)
+            return self.captured[kind]
+
+
+def _key(members: Members, kind: Any) -> tuple[Any, ...]:
+    return kind, members.sigma, members.key
+
+
+def _try(
+    members: Members, precision: str | None, store: Store, capture: Capture, args: Any, kwargs: Any
+) -> Captured | str:
+    if members.count > store.most():
+        return f"the weights of {members.count} members do not fit"
+    try:
+        return Captured(members, precision, store, capture, args, kwargs)
+    except RuntimeError as error:
+        return f"the network cannot be captured ({type(error).__name__}: {str(error).splitlines()[0]})"
+
+
+def _unsuitable(members: Members, args: Any, kwargs: Any, keep: bool) -> str:
+    """Why there can be no graph, if so."""
+    if members.sigma == 0:
+        return "sigma is 0"
+    if not keep:
+        return "in a pass over data the weights change too often"
+    if signature(args, kwargs) is None:
+        return "an argument is neither a tensor nor a plain value"
+    return WITHOUT_GRADIENTS if needs_gradients(members, args, kwargs) else ""

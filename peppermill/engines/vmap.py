@@ -1,0 +1,162 @@
+"""All members of a small network in one go: `torch.func.vmap` over their weights, recorded for inputs of each kind.
+
+What does not vectorise (a data-dependent branch, an operation without a batching rule) runs in the loop.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from peppermill.data import map_tensors, output_tensor
+from peppermill.engines import layers
+from peppermill.engines.borrowed import Shell, has_shell, lowered
+from peppermill.engines.engine import Group
+from peppermill.engines.kept import Kept, Stack, Store, signature, tensors_of
+from peppermill.engines.loop import Loop
+from peppermill.engines.members import WITHOUT_GRADIENTS, Members, needs_gradients
+from peppermill.engines.memory import Room, halving
+from peppermill.engines.recorded import record
+
+_PREPARING = threading.Lock()  # `warnings.catch_warnings` is not for two threads at once
+
+
+class Plan(NamedTuple):
+    """The operations of a group of members on inputs of one kind; weights that enter as steps from theta*."""
+
+    run: Callable[..., Tensor]
+    stepped: tuple[str, ...]
+
+
+class Vmap:
+    """All members at once, or as many as fit."""
+
+    name: ClassVar[str] = "vmap"
+
+    def __init__(self, precision: str | None = None, kept: Kept | None = None, room: Room | None = None) -> None:
+        self.precision, self.kept, self.room = precision, kept or Kept(), room or Room()
+        self.loop = Loop(precision, self.kept, self.room)
+        self.report = "vmap"
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.precision,)  # what is kept is not copied
+
+    def groups(self, members: Members, args: Any, kwargs: Any, keep: bool = False) -> Iterator[Group]:
+        if members.sigma == 0 or needs_gradients(members, args, kwargs):
+            self.report = "loop, because " + ("sigma is 0" if members.sigma == 0 else WITHOUT_GRADIENTS)
+            yield from self.loop.groups(members, args, kwargs, keep)
+            return
+        store = self.kept.store(members)
+        fit = min(store.most(), self.room.members or members.count)
+        size = members.count if fit >= members.count else max(2, fit - fit % 2)  # antithetic pairs stay together
+        for first in range(0, members.count, size):
+            yield _Together(self, members, store, range(first, min(first + size, members.count)), keep)
+
+
+class _Together:
+    """A group of members: one function of the inputs."""
+
+    def __init__(self, engine: Vmap, members: Members, store: Store, which: range, keep: bool) -> None:
+        self.engine, self.members, self.store, self.which, self.keep = engine, members, store, which, keep
+        self.stacks: dict[range, Stack] = {}
+
+    def __call__(self, args: Any, kwargs: Any) -> Tensor:
+        kind = signature(args, kwargs)
+        if kind is None:
+            return self._one_by_one(self.which, args, kwargs, "an argument is neither a tensor nor a plain value")
+
+        def attempt(size: int) -> Tensor:
+            parts = [self.which[k : k + size] for k in range(0, len(self.which), size)]
+            found = [self._part(part, kind, args, kwargs) for part in parts]
+            return found[0] if len(found) == 1 else torch.cat(found)
+
+        most = min(len(self.which), self.engine.room.members or len(self.which))
+        return halving(attempt, most, self.engine.room.fewer_members)
+
+    def _part(self, which: range, kind: Any, args: Any, kwargs: Any) -> Tensor:
+        if len(which) == 1:
+            return self._one_by_one(which, args, kwargs, "one member at a time")
+        stack = self._stack(which)
+        key = ("vmap", len(which), stack.paired, kind)
+        if key not in self.store.prepared:
+            self.store.prepared[key] = _prepare(self.members, self.engine.precision, stack, args, kwargs)
+        plan = self.store.prepared[key]
+        if not isinstance(plan, Plan):
+            return self._one_by_one(which, args, kwargs, plan)
+        self.engine.report = "vmap"
+        steps = (stack.steps(name) for name in plan.stepped)
+        return plan.run(*stack.params.values(), *steps, *tensors_of(args, kwargs))
+
+    def _stack(self, which: range) -> Stack:
+        if which not in self.stacks:
+            self.stacks[which] = self.store.some(self.members.sigma, which.start, which.stop, self.keep)
+        return self.stacks[which]
+
+    def _one_by_one(self, which: range, args: Any, kwargs: Any, reason: str) -> Tensor:
+        self.engine.report = f"loop, because {reason}"
+        groups = self.engine.loop.groups(self.members, args, kwargs, self.keep, which)
+        return torch.cat([group(args, kwargs) for group in groups])
+
+
+def _prepare(members: Members, precision: str | None, stack: Stack, args: Any, kwargs: Any) -> Plan | str:
+    """A plan for inputs of this kind, or why there can be none."""
+    if not has_shell(members.model):
+        return "the network holds hooks or objects that cannot be shared between copies"
+    with _PREPARING, warnings.catch_warnings():
+        warnings.filterwarnings("error", message="There is a performance drop")
+        try:
+            return _recorded(members, precision, stack, args, kwargs)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:
+            return f"the network does not vectorise ({type(error).__name__}: {str(error).splitlines()[0]})"
+
+
+@torch.no_grad()
+def _recorded(members: Members, precision: str | None, stack: Stack, args: Any, kwargs: Any) -> Plan:
+    exact = precision is None and _is_exact(members)
+    shell = Shell(members.model, layers.PRODUCTS | (layers.NORMS if exact else {}))
+    products = _products(shell, members, exact)
+    call = lowered(shell, members.device, precision)
+    args, kwargs = map_tensors(Tensor.detach, (args, kwargs))  # two arguments may be one tensor today, and two tomorrow
+
+    def all_members() -> Tensor:
+        outputs: Tensor = torch.func.vmap(lambda params: output_tensor(call(params, args, kwargs)))(stack.params)
+        return outputs
+
+    all_members()  # now it is known which layers have the same inputs for all members
+    shared = tuple(name for name, found in products.items() if any(product.shared for product in found))
+    stepped = shared if exact and stack.paired else ()
+    for name in stepped:
+        for product in products[name]:
+            product.steps = stack.steps(name)
+    inputs = [*stack.params.values(), *(stack.steps(name) for name in stepped), *tensors_of(args, kwargs)]
+    return Plan(record(all_members, inputs)[1], stepped)
+
+
+def _products(shell: Shell, members: Members, exact: bool) -> dict[str, list[layers.Product]]:
+    """Tell the shell's layers whose weights differ between members about theta*; let the norms compute theirs."""
+    center = members.perturbation.center
+    found: dict[str, list[layers.Product]] = {}
+    own: set[int] = set()
+    for name, value in center.items():
+        for owner, key in shell.owners[name]:
+            own.add(id(owner))
+            if key == "weight" and isinstance(owner, tuple(layers.PRODUCTS.values())):
+                owner.__dict__["product"] = product = layers.Product(value)
+                found.setdefault(name, []).append(product)
+    for module in shell.copies.values():
+        if exact and isinstance(module, layers.MemberNorm) and id(module) not in own:
+            module.prepare()
+    return found
+
+
+def _is_exact(members: Members) -> bool:
+    """Whether sums may be arranged in another way: in low precision that would be another number."""
+    wide = all(value.dtype in (torch.float32, torch.float64) for value in members.perturbation.center.values())
+    return wide and not torch.is_autocast_enabled(members.device.type)
