@@ -6,7 +6,6 @@ An item is whatever has a label: an image, a pixel, a token, one of several yes-
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import ClassVar
@@ -14,7 +13,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from peppermill.types import Likelihood, PepWarning
+from peppermill.advice import advise
+from peppermill.types import Likelihood
 
 
 def ensemble_log_likelihoods(member_log_likelihoods: Tensor) -> Tensor:
@@ -119,11 +119,9 @@ class Bernoulli:
                 f'{self.ignored_label}, which is ignored). For one of several classes use `likelihood="categorical"`.'
             )
         if len(outputs) > 1 and bool(((outputs >= 0) & (outputs <= 1)).all()):
-            warnings.warn(
+            advise(
                 "every output of the network lies in 0..1: if these are probabilities, remove the last sigmoid; the "
-                "Bernoulli likelihood expects logits.",
-                PepWarning,
-                stacklevel=2,
+                "Bernoulli likelihood expects logits."
             )
 
     def predict(self, outputs: Tensor) -> Tensor:

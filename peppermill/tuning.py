@@ -8,18 +8,17 @@ alone would try and then looks closer where the profile is best, and so can lose
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from torch import Tensor
 
+from peppermill.advice import advise
 from peppermill.engines.loop import MemberPass
 from peppermill.likelihood import ensemble_log_likelihoods, temper
 from peppermill.processes.messages import every
 from peppermill.processes.results import own_total, total
 from peppermill.search import GOLDEN, GROWTH, Paid, Search, count_peaks, golden_section, grow_bracket
-from peppermill.types import PepWarning
 
 START = 0.02  # the first sigma tried, in units of the root mean square of the selected weights
 LOG_TEMPERATURES = (math.log(1 / 20), math.log(20))
@@ -143,10 +142,10 @@ def at_limit(temperature: float) -> bool:
     return min(abs(math.log(temperature) - limit) for limit in LOG_TEMPERATURES) < 1e-3
 
 
-def mention_limit(temperature: float, stacklevel: int) -> None:
-    """Warn where T ended at a limit, on the line that many calls up."""
+def mention_limit(temperature: float) -> None:
+    """Warn where T ended at a limit."""
     if at_limit(temperature):
-        _warn(_LOWEST if temperature < 1 else _HIGHEST, stacklevel + 1)
+        advise(_LOWEST if temperature < 1 else _HIGHEST)
 
 
 def _touched(found: Search, lower: float, upper: float | None) -> list[float]:
@@ -197,23 +196,19 @@ def _comment(search: SigmaSearch, lower: float, upper: float | None) -> None:
     """Say what a careful user would want to know of the curve."""
     best, gain = search.best, search.gain * search.items
     if best.sigma == 0:
-        _warn(
+        advise(
             "noise does not help here: no sigma that was tried beats sigma = 0 on the validation data, so the "
             f"ensemble is the network itself{' with a temperature' if search.joint else ''}."
         )
     elif best.sigma in (lower, upper):
         edge = f"`upper={upper:g}`" if best.sigma == upper else f"`lower={lower:g}`"
-        _warn(
+        advise(
             f"the best sigma, {best.sigma:.3g}, sits at {edge}: widen the interval, or leave it out to have one found."
         )
     if search.joint:
-        mention_limit(best.temperature, stacklevel=5)
+        mention_limit(best.temperature)
     if gain > 0 and count_peaks(search.points, depth=0.05 * gain) > 1:
-        _warn(
+        advise(
             "L(sigma) has more than one peak on the validation data, and a golden-section search may have found the "
             "lower one: look at `pm.sweep_sigma`, and use more members (`size`) or more validation items."
         )
-
-
-def _warn(message: str, stacklevel: int = 6) -> None:
-    warnings.warn(message, PepWarning, stacklevel=stacklevel)  # 6: the line that called `fit`

@@ -18,7 +18,7 @@ PACKAGE = Path(peppermill.__file__).resolve().parent
 LEVELS = [
     {
         *("types", "progress", "files", "foreign", "images", "checkpoints", "search", "metrics", "demo"),
-        *("processes", "placement"),
+        *("processes", "placement", "advice"),
     },
     {"parameters", "noise", "data", "parts", "fingerprint", "likelihood"},
     {"splitting", "perturbation", "engines"},

@@ -43,7 +43,7 @@ def fit_temperature(predictor: Any, validation: Data, *, likelihood: str | Likel
         raise ValueError("`fit_temperature` is for classifiers: a Gaussian likelihood has no temperature.")
     predictions = predict(predictor, validation, likelihood=chosen, argument="validation")
     temperature, _ = best_temperature(predictions.log_probs, predictions.labels)
-    mention_limit(temperature, stacklevel=3)
+    mention_limit(temperature)
     if hasattr(predictor, "with_temperature"):
         return predictor.with_temperature(temperature)
     return Tempered(predictor, temperature, chosen)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -11,10 +10,11 @@ import torch
 from torch import Tensor
 from torch.func import vjp, vmap
 
+from peppermill.advice import advise
 from peppermill.curvature.landscape import Landscape, part, twice_differentiable, wide
 from peppermill.curvature.memory import inputs_at_once
 from peppermill.data import Batches, map_tensors
-from peppermill.types import Inputs, PepWarning, Tick
+from peppermill.types import Inputs, Tick
 
 COPIES = 3  # of the activations: values, what flows back, and the unrolled patches of convolutions
 GRADIENTS = 2  # an item's gradient and its square
@@ -85,11 +85,9 @@ def _pulled(landscape: Landscape, inputs: Inputs, cotangents: Tensor, pull: Pull
         return pull(landscape, inputs, cotangents), pull
     except Exception as error:  # whatever goes wrong inside vmap; a fault of the network's own comes up again below
         squares = _one_by_one(landscape, inputs, cotangents)
-        warnings.warn(
+        advise(
             f"this {type(landscape.model).__name__} cannot run under vmap ({' '.join(str(error).split())[:120]}...), "
-            "so gradients are taken one item after another: the same answer, later.",
-            PepWarning,
-            stacklevel=2,
+            "so gradients are taken one item after another: the same answer, later."
         )
         return squares, _one_by_one
 

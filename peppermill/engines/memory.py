@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from peppermill.advice import advise
 from peppermill.data import map_tensors, output_tensor
-from peppermill.types import PepWarning
 
 
 class Room:
@@ -33,11 +32,9 @@ class Room:
         torch.cuda.empty_cache()
         if not self._told:
             self._told = True
-            warnings.warn(
+            advise(
                 f"memory ran out: going on with {what} at a time, and with fewer where that is still too much. The "
-                "result is the same; a smaller `batch_size` avoids the detour.",
-                PepWarning,
-                stacklevel=2,
+                "result is the same; a smaller `batch_size` avoids the detour."
             )
 
 

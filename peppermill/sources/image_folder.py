@@ -11,7 +11,6 @@ imagefolder:/data/val?size=224&resize=256&mean=0.485,0.456,0.406&std=0.229,0.224
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,12 +18,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from peppermill.advice import advise
 from peppermill.sources.items import Items
 from peppermill.sources.label_file import read_labels
 from peppermill.sources.pillow import library, picture
 from peppermill.sources.preparation import OPTIONS, preparation
 from peppermill.sources.query import skips_bad, split_query, whole_number
-from peppermill.types import PepWarning
 
 ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".jp2", ".avif")
 
@@ -115,9 +114,9 @@ def _mention(origin: str, others: list[str], classes: tuple[str, ...] | None, la
     """What is there and is not used, or is expected and is not there."""
     if others:
         text = f"{origin}: {len(others):,} files are no pictures by their names and are not read ({others[0]}, ...)."
-        warnings.warn(text, PepWarning, stacklevel=3)
+        advise(text)
     present = set(labels.tolist())
     empty = [name for k, name in enumerate(classes or ()) if k not in present]
     if empty:
         text = f"{origin}: {len(empty):,} of {len(classes or ()):,} classes have no picture ({empty[0]}, ...)."
-        warnings.warn(text, PepWarning, stacklevel=3)
+        advise(text)

@@ -7,7 +7,6 @@ to other processes.
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -18,11 +17,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from peppermill.advice import advise
 from peppermill.data import KEPT_BYTES
 from peppermill.progress import progress
 from peppermill.sources.levels import Levels, levels_of
 from peppermill.sources.stored import Column, as_inputs, stored
-from peppermill.types import PepWarning
 
 NAMED = 3  # bad items that a message names
 
@@ -155,7 +154,7 @@ class Items:
         text = f"{self.origin}: {len(bad):,} of {len(self):,} items cannot be read: {named}{more}."
         if none_left or not self.skip_bad:
             raise ValueError(f"{text} Repair or remove them, or add `bad=skip` to go on without them.")
-        warnings.warn(f"{text} They are left out.", PepWarning, stacklevel=4)
+        advise(f"{text} They are left out.")
 
 
 def cores() -> int:

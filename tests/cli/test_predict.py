@@ -130,7 +130,7 @@ def test_who_needs_labels_says_so(peppermill, unlabelled, command):
     ("arrays", "match"),
     [
         ({"z": np.ones(3)}, "bare.npz has no array x, only z: save it with"),
-        ({"x": np.ones((0, 6))}, "0 inputs in batches of `batch_size=500`: give at least one of each"),
+        ({"x": np.ones((0, 6))}, "`data` has no items"),
         ({"x": np.full((3, 6), np.nan)}, "the predictions for 3 of 3 items are NaN"),
         ({"x": np.ones((3, 6)), "y": np.ones(2, dtype=int)}, "`data` has 3 inputs and 2 labels"),
     ],
