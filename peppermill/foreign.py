@@ -51,12 +51,7 @@ def keras_weights(model: nn.Module) -> dict[int, KerasWeight]:
     """
     layers = _keras_layers(model)
     with _keras_device(model) if layers else nullcontext():
-        return {
-            id(variable.value): KerasWeight(variable, layer, is_state)
-            for layer in layers
-            for is_state, variables in ((False, layer._trainable_variables), (True, layer._non_trainable_variables))
-            for variable in variables
-        }
+        return _weights_of(layers)
 
 
 def random_states(model: nn.Module) -> set[int]:
@@ -88,6 +83,15 @@ def _keras_layers(model: nn.Module) -> list[Any]:
     return list({id(layer): layer for top in tops for layer in _descend(top)}.values())
 
 
+def _weights_of(layers: list[Any]) -> dict[int, KerasWeight]:
+    return {
+        id(variable.value): KerasWeight(variable, layer, is_state)
+        for layer in layers
+        for is_state, variables in ((False, layer._trainable_variables), (True, layer._non_trainable_variables))
+        for variable in variables
+    }
+
+
 def _descend(layer: Any) -> Iterator[Any]:
     yield layer
     for part in layer._layers:
@@ -101,14 +105,16 @@ def _keras_layer_type() -> Any:
 @contextmanager
 def _keras_scope(model: nn.Module, params: Params) -> Iterator[None]:
     """Within it, Keras layers compute with `params`, and where their weights are."""
-    if not _keras_layers(model):
+    layers = _keras_layers(model)
+    if not layers:
         yield
         return
-    weights, own = keras_weights(model), dict(model.named_parameters(remove_duplicate=False))
-    found = ((weights.get(id(own.get(name))), value) for name, value in params.items())
-    mapping = [(weight.variable, value) for weight, value in found if weight]
-    with _keras_device(model), sys.modules["keras"].StatelessScope(state_mapping=mapping):
-        yield
+    with _keras_device(model):
+        weights, own = _weights_of(layers), dict(model.named_parameters(remove_duplicate=False))
+        found = ((weights.get(id(own.get(name))), value) for name, value in params.items())
+        mapping = [(weight.variable, value) for weight, value in found if weight]
+        with sys.modules["keras"].StatelessScope(state_mapping=mapping) if mapping else nullcontext():
+            yield
 
 
 def _keras_device(model: nn.Module) -> Any:

@@ -176,6 +176,20 @@ def test_the_loss_of_keras_has_its_gradient_through_the_call():
     torch.testing.assert_close(weight.grad, features.sum(dim=0)[:, None].expand(-1, 3).detach())
 
 
+def test_the_local_analysis_of_a_keras_model_is_that_of_the_same_network_in_torch():
+    """With a probe for every parameter it is exact, so that other names, and so other noise, do not matter."""
+    model = keras.Sequential([keras.Input((6,)), layers.Dense(4, activation="tanh"), layers.Dense(3)])
+    same = nn.Sequential(nn.Linear(6, 4, bias=False), nn.Tanh(), nn.Linear(4, 3, bias=False)).eval()
+    with torch.no_grad():
+        for part, layer in ((same[0], model.layers[0]), (same[2], model.layers[1])):
+            part.weight.copy_(layer.kernel.value.T)
+    generator = torch.Generator().manual_seed(0)
+    data = torch.randn(20, 6, generator=generator), torch.randint(3, (20,), generator=generator)
+    a, b = (pm.local_analysis(network, data, probes=36) for network in (model, same))
+    assert a.fisher_trace == pytest.approx(b.fisher_trace, rel=1e-5)
+    assert a.laplacian == pytest.approx(b.laplacian, rel=1e-4)
+
+
 @pytest.fixture
 def images():
     """Labels drawn from the tempered predictions of `keras_cnn`, three times as sure of itself as it should be."""
