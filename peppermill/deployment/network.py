@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from peppermill.data import output_tensor
 from peppermill.deployment.example import Example
+from peppermill.foreign import functional_call
 from peppermill.likelihood import temper
 from peppermill.types import Likelihood, Params
 

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._compile import _disable_dynamo
-from torch.func import functional_call
 
 from peppermill.data import output_tensor
 from peppermill.engines.borrowed import lowered
 from peppermill.engines.engine import Engine
 from peppermill.engines.members import Members
+from peppermill.foreign import functional_call
 from peppermill.placement import device_of
 from peppermill.types import Likelihood, Params
 
