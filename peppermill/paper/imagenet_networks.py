@@ -1,12 +1,11 @@
 """The networks of Table 1 and their neighbours: where each comes from, and how images are prepared for it.
 
-Keras is imported here alone, and only when one of its networks is asked for. ResNet50 has a twin in plain torch, which
+ResNet50 has a twin in plain torch, which
 is taken where its weights are a safetensors file.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -18,6 +17,7 @@ from torch import Tensor, nn
 
 from peppermill.paper.cifar_resnet import cifar_resnet_from
 from peppermill.paper.resnet50 import resnet50_from
+from peppermill.sources.keras import library
 
 
 @dataclass(frozen=True)
@@ -85,16 +85,7 @@ class KerasNetwork(nn.Module):
 
 def keras_network(name: str, **options: Any) -> nn.Module:
     """`keras.applications.NAME(**options)` with logits for outputs."""
-    os.environ.setdefault("KERAS_BACKEND", "torch")
-    try:
-        import keras
-    except ImportError as error:
-        raise ImportError(f'{name} needs Keras: `pip install "peppermill[keras]"`.') from error
-    if keras.backend.backend() != "torch":
-        raise ImportError(
-            f"Keras runs on {keras.backend.backend()} here, and its networks can be perturbed on torch alone: set "
-            "KERAS_BACKEND=torch before Keras is imported."
-        )
+    keras = library()
     keras.utils.clear_session()  # or conv2d_1 would be conv2d_95 in the second InceptionV3, and its noise another
     model = getattr(keras.applications, name)(classifier_activation=None, **options)
     return KerasNetwork(model, keras.device).eval()

@@ -32,7 +32,7 @@ def source(text: str, pretrained: bool = True) -> Source:
 
     `?pretrained=false&classes=10&size=64` is for weights of your own; `size` is the images' height and width.
     """
-    keras = _library()
+    keras = library()
     name, settings = with_settings(text, ("pretrained", "classes", "size"))
     if name.endswith(FILES):
         return Source(_saved(keras, name).eval())
@@ -59,14 +59,14 @@ def without_activation(keras: Any, model: Any) -> Any:
     return model
 
 
-def _library() -> Any:
+def library() -> Any:
     """Keras on the torch backend: what the environment says is read once, when Keras is imported."""
     if "keras" not in sys.modules:
         _refuse_backend(os.environ.setdefault("KERAS_BACKEND", "torch"))
     try:
         import keras
     except ImportError as error:
-        raise ImportError(f'`keras:` needs Keras 3 ({error}): `pip install "peppermill[keras]"`.') from error
+        raise ImportError(f'Keras models need Keras 3 ({error}): `pip install "peppermill[keras]"`.') from error
     _refuse_backend(keras.backend.backend())
     return keras
 
