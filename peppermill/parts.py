@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data.distributed import DistributedSampler
 
 from peppermill.data import Batches, Pair, digest_of, map_tensors, split_batch
@@ -84,7 +84,7 @@ def _cut(data: Batches) -> Cut:
         return _cut_list(source, data.argument)
     if isinstance(source, DataLoader):
         _refuse_distributed_sampler(source, data.argument)
-        if source.batch_sampler is not None and type(source).__iter__ is DataLoader.__iter__:
+        if _has_indices(source):
             return _cut_loader(source, data)
     return _cut_batches(data)
 
@@ -104,7 +104,8 @@ def _cut_loader(loader: DataLoader[Any], data: Batches) -> Cut:
     batches, again = _indices(loader, 1), _indices(loader, 2)
     data.refuse_change(batches != again)
     flat = [index for batch in batches for index in batch]
-    sample = list(_loader_of(loader, [[flat[k]] for k in _spread(len(flat))], num_workers=0, prefetch_factor=None))
+    chosen = [[flat[k]] for k in _spread(len(flat))]
+    sample = list(DataLoader(loader.dataset, batch_sampler=chosen, collate_fn=loader.collate_fn))
     return Cut(
         [len(batch) for batch in batches],
         lambda first, last: _loader_of(loader, batches[first:last]),
@@ -147,9 +148,15 @@ def _indices(loader: DataLoader[Any], seed: int) -> list[list[Any]]:
         return [list(batch) for batch in loader.batch_sampler or ()]
 
 
-def _loader_of(loader: DataLoader[Any], batches: list[list[Any]], **changed: Any) -> DataLoader[Any]:
-    options = {name: getattr(loader, name) for name in LOADER_OPTIONS} | changed
+def _loader_of(loader: DataLoader[Any], batches: list[list[Any]]) -> DataLoader[Any]:
+    options: dict[str, Any] = {name: getattr(loader, name) for name in LOADER_OPTIONS}
     return DataLoader(loader.dataset, batch_sampler=batches, **options)
+
+
+def _has_indices(loader: DataLoader[Any]) -> bool:
+    """Not where the data set is a stream, gives whole batches, or is read in a way of the user's own."""
+    plain = type(loader).__iter__ is DataLoader.__iter__ and loader.batch_sampler is not None
+    return plain and not isinstance(loader.dataset, IterableDataset)
 
 
 def _spread(items: int) -> list[int]:

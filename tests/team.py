@@ -30,35 +30,42 @@ class Answer:
 class Team:
     """Three processes, of which a job takes as many as it needs."""
 
-    def __init__(self, size: int = 3) -> None:
-        context = multiprocessing.get_context("spawn")
+    def __init__(self) -> None:
         self.folder = tempfile.TemporaryDirectory()
         self.jobs = 0
-        pipes = [context.Pipe() for _ in range(size)]
-        self.connections = [mine for mine, _ in pipes]
-        self.processes = [context.Process(target=_work, args=(rank, theirs)) for rank, (_, theirs) in enumerate(pipes)]
-        for process, (_, theirs) in zip(self.processes, pipes, strict=True):
-            process.start()
-            theirs.close()
+        self.started = [_start(rank) for rank in range(3)]
 
     def do(self, job: str, *args: Any, processes: int = 2, answers: int = 0, **options: Any) -> list[Answer]:
         """The answers of the processes that answer, in order of rank."""
         self.jobs += 1
         store = Path(self.folder.name) / f"store{self.jobs}"
-        for connection in self.connections[:processes]:
-            connection.send((job, processes, str(store), args, options))
+        for rank in range(processes):
+            if not self.started[rank][0].is_alive():
+                self.started[rank] = _start(rank)
+            self.started[rank][1].send((job, processes, str(store), args, options))
         return [self._answer(rank) for rank in range(answers or processes)]
 
     def _answer(self, rank: int) -> Answer:
-        assert self.connections[rank].poll(PATIENCE), f"process {rank} hangs"
-        answer: Answer = self.connections[rank].recv()
+        connection = self.started[rank][1]
+        assert connection.poll(PATIENCE), f"process {rank} hangs"
+        answer: Answer = connection.recv()
         return answer
 
     def close(self) -> None:
-        for process in self.processes:
+        for process, _ in self.started:
             process.kill()
             process.join()
         self.folder.cleanup()
+
+
+def _start(rank: int) -> tuple[Any, Any]:
+    """A process, and the end of a pipe to it."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_work, args=(rank, theirs), daemon=True)
+    process.start()
+    theirs.close()
+    return process, ours
 
 
 def alone(job: str, *args: Any, **options: Any) -> Answer:

@@ -7,6 +7,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import peppermill as pm
 from peppermill.data import Batches
+from peppermill.parts import part_of
 from peppermill.processes.group import rank
 from peppermill.processes.results import total
 from peppermill.results import plain
@@ -69,7 +71,6 @@ def in_form(form: str, data: tuple[torch.Tensor, torch.Tensor], batch_size: int)
         "dataset": lambda: TensorDataset(*data),
         "map": lambda: Read(*data),
         "loader": lambda: DataLoader(Read(*data), batch_size=batch_size),
-        "workers": lambda: DataLoader(Read(*data), batch_size=batch_size, num_workers=1),
         "stream": lambda: DataLoader(Stream(*data), batch_size=batch_size),
         "list": lambda: batches,
         "unequal list": lambda: [(data[0][a:b], data[1][a:b]) for a, b in ((0, 1), (1, 60), (60, ITEMS))],
@@ -131,6 +132,15 @@ def reads(batch_size: int, kept_bytes: int | None = None) -> list[int]:
     return data.read
 
 
+def loader_options() -> list[Any]:
+    """How the loader of a part reads, of a loader that reads in its own way."""
+    loader = DataLoader(
+        TensorDataset(*networks.items(40)), batch_size=8, num_workers=2, prefetch_factor=3, timeout=5, collate_fn=tuple
+    )
+    source = part_of(Batches(loader)).source
+    return [source.num_workers, source.prefetch_factor, source.timeout, source.collate_fn is tuple, len(source)]
+
+
 def sigma_of(count: int, batch_size: int) -> list[Any]:
     """A fit of so many items, however few; and their predictions."""
     model, (inputs, labels), _ = overfitted()
@@ -184,6 +194,7 @@ def recorded() -> str:
     model = networks.cnn()
     images = networks.items(50, (1, 6, 6))
     pep = pm.fit(model, images, size=2, upper=0.5, iterations=2, batch_size=8)
+    pep = pm.PepEnsemble(model, replace(pep.recipe, sigma=0.1))  # so that somebody is helped
     batches = Batches(images, model, batch_size=8)
     run = plain(pm.record_run({"network": model, "PEP": pep}, batches, title="a run"))
     assert any(effect["image"] for effect in run["effects"]["helped"])
@@ -193,7 +204,7 @@ def recorded() -> str:
 def local() -> list[float]:
     """What is not shared, computed whole by every process."""
     model, data = networks.mlp(), networks.items(30)
-    found = pm.local_analysis(model, DataLoader(TensorDataset(*data), batch_size=7), probes=2)
+    found = pm.local_analysis(model, DataLoader(TensorDataset(*data), batch_size=7), probes=3)
     averaged = pm.WeightAverage()
     averaged.add(networks.cnn())
     norm = averaged.network(DataLoader(TensorDataset(*networks.items(30, (1, 6, 6))), batch_size=7))[1]
@@ -204,7 +215,7 @@ def probed() -> str:
     models = {str(seed): networks.mlp(seed).state_dict() for seed in range(3)}
     data = networks.items(30)
     found = pm.probe_overfitting(
-        networks.mlp(), models, train=data, validation=data, test=data, size=2, probes=2, batch_size=7
+        networks.mlp(), models, train=data, validation=data, test=data, size=2, probes=3, batch_size=7
     )
     return json.dumps(plain(found))
 

@@ -55,7 +55,6 @@ def assert_same(answers, expected):
         ("map", 1, None, 3),
         ("loader", 16, None, 3),
         ("loader", 9, 400, 2),
-        ("workers", 16, None, 2),
         ("stream", 16, None, 2),
         ("stream", 9, 400, 3),
         ("list", 16, None, 3),
@@ -95,6 +94,10 @@ def test_what_is_kept_is_read_once_for_a_fit(team):
     """Twice for the head of the part, which is compared, once for the fit, and three items by all."""
     for answer in team.do("reads", 4):
         assert max(answer.found.count(index) for index in range(40)) <= 4
+
+
+def test_the_loader_of_a_part_reads_as_the_users_does(team):
+    assert [answer.found for answer in team.do("loader_options")] == [[2, 3, 5, True, 2], [2, 3, 5, True, 3]]
 
 
 @pytest.mark.parametrize(("count", "batch_size"), [(1, 500), (2, 1), (5, 2), (300, 500)])
@@ -213,16 +216,6 @@ def test_one_process_can_work_alone(team):
     assert other.found is None
 
 
-def test_when_a_process_is_killed_the_others_end():
-    """In the middle of a fit, by a signal that it cannot catch; nobody restarts or ends the others from outside."""
-    team = Team()
-    answers = team.do("dies", processes=3, answers=2)
-    team.close()
-    for answer in answers:
-        assert answer.error == "ProcessError"
-        assert answer.text.startswith("process 2 of 3 was lost, or ended before the others did.")
-
-
 def test_sums_do_not_depend_on_how_the_numbers_are_parted(team):
     """The sum is the exact one, correctly rounded, of numbers that differ by thirty orders of magnitude."""
     generator = random.Random(0)
@@ -259,3 +252,10 @@ def test_started_processes_without_a_group_are_mentioned(monkeypatch, mlp, data)
         pm.predict(mlp, data)
     monkeypatch.setenv("RANK", "1")
     pm.predict(mlp, data)
+
+
+def test_when_a_process_is_killed_the_others_end(team):
+    """In the middle of a fit, by a signal that it cannot catch; nobody ends the others from outside."""
+    for answer in team.do("dies", processes=3, answers=2):
+        assert answer.error == "ProcessError"
+        assert answer.text.startswith("process 2 of 3 was lost, or ended before the others did.")
