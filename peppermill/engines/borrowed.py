@@ -74,9 +74,9 @@ class Shell:
         return self.copies[id(module)]
 
 
-def borrow(model: nn.Module, precision: str | None = None) -> Call:
-    """The network, to be called with other weights, and in low precision where one is named."""
-    return lowered(Shell(model) if has_shell(model) else _one_at_a_time(model), device_of(model), precision)
+def borrow(model: nn.Module, precision: str | None, in_shell: bool) -> Call:
+    """The network, to be called with other weights, in a shell or itself, and in low precision where one is named."""
+    return lowered(Shell(model) if in_shell else _one_at_a_time(model), device_of(model), precision)
 
 
 def has_shell(model: nn.Module) -> bool:

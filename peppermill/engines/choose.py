@@ -8,19 +8,19 @@ A rule, and not a stopwatch, so that the same call gives the same bits every tim
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
 
-from peppermill.data import map_tensors
-from peppermill.engines.borrowed import borrow, has_shell
+from peppermill.engines.borrowed import borrow
 from peppermill.engines.engine import Engine, Group
 from peppermill.engines.graphs import Graphs
-from peppermill.engines.kept import Kept, signature
+from peppermill.engines.kept import Kept, Store, signature
 from peppermill.engines.loop import Loop
 from peppermill.engines.members import Members, check_precision, needs_gradients
 from peppermill.engines.memory import Room
-from peppermill.engines.recorded import Watching
+from peppermill.engines.recorded import largest_bytes
 from peppermill.engines.vmap import Vmap
 
 #: Bytes of the largest tensor of a pass, times m, up to which members run together.
@@ -61,11 +61,21 @@ class Auto:
             return "loop"
         if keep and self.graphs.knows(members, kind):
             return "graphs"  # which looks itself whether the network is still the same, while the GPU works
-        prepared, key = self.kept.store(members).prepared, ("auto", kind, keep)
-        if key not in prepared:
-            prepared[key] = _rule(members, self.precision, args, kwargs, keep)
-        choice: str = prepared[key]
+        store, key = self.kept.store(members), ("auto", kind, keep)
+        if key not in store.prepared:
+            store.prepared[key] = self._rule(members, store, args, kwargs, keep)
+        choice: str = store.prepared[key]
         return choice
+
+    def _rule(self, members: Members, store: Store, args: Any, kwargs: Any, keep: bool) -> str:
+        device = members.device.type
+        if device not in TOGETHER_BYTES or (device == "cpu" and not store.has_shell):
+            return "loop"
+        call = borrow(members.model, self.precision, store.has_shell)
+        together = members.count * largest_bytes(partial(call, {}, args, kwargs))
+        if device == "cuda" and keep and together <= GRAPH_BYTES:
+            return "graphs"
+        return "vmap" if together <= TOGETHER_BYTES[device] else "loop"
 
 
 #: The engines that have a name. A new one is one file and one row here.
@@ -85,35 +95,3 @@ def engine_of(engine: str | Engine, precision: str | None = None) -> Engine:
             "where there is one."
         )
     return ENGINES[engine](precision)
-
-
-def _rule(members: Members, precision: str | None, args: Any, kwargs: Any, keep: bool) -> str:
-    device = members.device.type
-    if device not in TOGETHER_BYTES or (device == "cpu" and not has_shell(members.model)):
-        return "loop"
-    try:
-        together = members.count * _largest_bytes(members, precision, args, kwargs)
-    except torch.OutOfMemoryError:
-        return "loop"  # which knows what to do about it
-    if device == "cuda" and keep and together <= GRAPH_BYTES:
-        return "graphs"
-    return "vmap" if together <= TOGETHER_BYTES[device] else "loop"
-
-
-@torch.no_grad()
-def _largest_bytes(members: Members, precision: str | None, args: Any, kwargs: Any) -> int:
-    """The largest tensor of one pass of the network, by a pass."""
-    largest = _Largest()  # type: ignore[no-untyped-call]
-    with largest:
-        borrow(members.model, precision)({}, args, kwargs)
-    return largest.bytes
-
-
-class _Largest(Watching):  # type: ignore[no-untyped-call]
-    bytes: int = 1
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        outputs = func(*args, **(kwargs or {}))
-        if not func.is_view:
-            map_tensors(lambda value: setattr(self, "bytes", max(self.bytes, value.nbytes)), outputs)
-        return outputs

@@ -94,7 +94,7 @@ class Captured:
         self.store, self.lock = store, threading.Lock()
         with torch.inference_mode(False):  # tensors of inference mode cannot be written to outside of it
             self.args, self.kwargs = map_tensors(Tensor.clone, (args, kwargs))
-            call = borrow(members.model, precision)
+            call = borrow(members.model, precision, store.has_shell)
             self.weights = [store.member(members.sigma, member, keep=True) for member in range(members.count)]
             jobs = [partial(self._job, call, params) for params in self.weights]
             self.recording = capture(jobs, members.device)

@@ -15,10 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from peppermill.engines.borrowed import exclusive
+from peppermill.engines.borrowed import exclusive, has_shell
 from peppermill.engines.members import Members
 from peppermill.foreign import in_training_mode, out_of_training_mode
-from peppermill.perturbation import Perturbation
 from peppermill.types import Params
 
 KEPT_BYTES = 2**28  # of weights or of directions, on a CPU
@@ -46,7 +45,7 @@ class Kept:
         with self._lock:
             if self._store is None or self._store.key != members.key or not self._store.state.equals(state):
                 refuse_training_mode(members.model)
-                self._store = Store(members.perturbation, members.key, state)
+                self._store = Store(members, state)
             return self._store
 
 
@@ -77,8 +76,9 @@ class State:
 class Store:
     """Directions and weights of the members around one theta*; and, by key, what an engine prepared."""
 
-    def __init__(self, perturbation: Perturbation, key: Any, state: State) -> None:
-        self.perturbation, self.key, self.state = perturbation, key, state
+    def __init__(self, members: Members, state: State) -> None:
+        self.perturbation, self.key, self.state = members.perturbation, members.key, state
+        self.has_shell = has_shell(members.model)
         self.prepared: dict[Any, Any] = {}
         self._lock = threading.RLock()
         self._directions: dict[int, Params] = {}

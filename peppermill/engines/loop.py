@@ -53,7 +53,8 @@ class Loop:
         self, members: Members, args: Any, kwargs: Any, keep: bool = False, which: range | None = None
     ) -> Iterator[Group]:
         """All members, or those of a range."""
-        call, store = borrow(members.model, self.precision), self.kept.store(members)
+        store = self.kept.store(members)
+        call = borrow(members.model, self.precision, store.has_shell)
         for member in range(members.count) if which is None else which:
             params = store.member(members.sigma, member, keep and members.sigma != 0)
             yield partial(self._outputs, call, params)
@@ -88,13 +89,13 @@ def member_predictions(members: Members, likelihood: Likelihood, args: Any, kwar
     """Every member's prediction for one batch, [m, ...]; a single one where sigma is 0 and all are the same."""
     if torch.compiler.is_compiling():
         return compiled_predictions(members, likelihood, args, kwargs, engine)
-    predictions = []
+    found = []
     for group in engine.groups(members, args, kwargs, keep=True):
-        outputs = group(args, kwargs)
-        found = likelihood.predict(outputs.flatten(0, 1))
-        predictions.append(found.view(*outputs.shape[:2], *found.shape[1:]))
+        found.append(group(args, kwargs))
         del group  # as above
-    return predictions[0] if len(predictions) == 1 else torch.cat(predictions)
+    outputs = found[0] if len(found) == 1 else torch.cat(found)
+    predictions = likelihood.predict(outputs.flatten(0, 1))
+    return predictions.view(*outputs.shape[:2], *predictions.shape[1:])
 
 
 def averaged(likelihood: Likelihood, predictions: Tensor) -> Tensor:

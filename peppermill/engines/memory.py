@@ -43,7 +43,7 @@ def halving(attempt: Callable[[int], Tensor], most: int, shrunk: Callable[[int],
     while True:
         try:
             return attempt(most)
-        except torch.OutOfMemoryError:
+        except torch.cuda.OutOfMemoryError:
             if most <= 1:
                 raise
         most = -(-most // 2)  # outside of `except`, which holds the tensors of what failed
@@ -52,6 +52,13 @@ def halving(attempt: Callable[[int], Tensor], most: int, shrunk: Callable[[int],
 
 def in_parts(call: Callable[[Any, Any], Any], args: Any, kwargs: Any, room: Room) -> Tensor:
     """The network's outputs for one batch, from parts of the batch where the whole does not fit."""
+    if room.items is None:
+        try:
+            return output_tensor(call(args, kwargs))
+        except torch.cuda.OutOfMemoryError:
+            if _items(args, kwargs) <= 1:
+                raise
+        room.fewer_items(-(-_items(args, kwargs) // 2))  # outside of `except`, which holds what failed
     count = _items(args, kwargs)
     return halving(
         lambda items: _joined(call, args, kwargs, count, items), min(count, room.items or count), room.fewer_items

@@ -8,6 +8,7 @@ that reads a number out of a tensor, or draws one, is refused.
 from __future__ import annotations
 
 import operator
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,8 @@ from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
+
+from peppermill.data import map_tensors
 
 _READS_A_NUMBER = {"aten::_local_scalar_dense", "aten::equal", "aten::is_nonzero", "aten::nonzero"}
 
@@ -83,3 +86,25 @@ class _Recorder(Watching):  # type: ignore[no-untyped-call]
             self.root.__dict__[name] = value.detach()
             self._name(value, self.graph.get_attr(name))
         return self.nodes[id(value)]
+
+
+@torch.no_grad()
+def largest_bytes(function: Callable[[], Any]) -> int:
+    """The largest tensor that a function makes, found by calling it; beyond all bounds where memory runs out."""
+    largest = _Largest()  # type: ignore[no-untyped-call]
+    try:
+        with largest:
+            function()
+    except torch.cuda.OutOfMemoryError:
+        return sys.maxsize
+    return largest.bytes
+
+
+class _Largest(Watching):  # type: ignore[no-untyped-call]
+    bytes: int = 1
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        outputs = func(*args, **(kwargs or {}))
+        if not func.is_view:
+            map_tensors(lambda value: setattr(self, "bytes", max(self.bytes, value.nbytes)), outputs)
+        return outputs

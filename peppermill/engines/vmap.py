@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -15,13 +16,13 @@ from torch import Tensor
 
 from peppermill.data import map_tensors, output_tensor
 from peppermill.engines import layers
-from peppermill.engines.borrowed import Shell, has_shell, lowered
+from peppermill.engines.borrowed import Shell, borrow, lowered
 from peppermill.engines.engine import Group
-from peppermill.engines.kept import Kept, Stack, Store, signature, tensors_of
+from peppermill.engines.kept import Kept, Stack, Store, room_on, signature, tensors_of
 from peppermill.engines.loop import Loop
 from peppermill.engines.members import WITHOUT_GRADIENTS, Members, needs_gradients
 from peppermill.engines.memory import Room, halving
-from peppermill.engines.recorded import record
+from peppermill.engines.recorded import largest_bytes, record
 
 _PREPARING = threading.Lock()  # `warnings.catch_warnings` is not for two threads at once
 
@@ -75,8 +76,17 @@ class _Together:
             found = [self._part(part, kind, args, kwargs) for part in parts]
             return found[0] if len(found) == 1 else torch.cat(found)
 
-        most = min(len(self.which), self.engine.room.members or len(self.which))
+        most = min(len(self.which), self.engine.room.members or len(self.which), self._fit(kind, args, kwargs))
         return halving(attempt, most, self.engine.room.fewer_members)
+
+    def _fit(self, kind: Any, args: Any, kwargs: Any) -> int:
+        """How many members' activations may be alive at once, an even number, by the largest tensor of one pass."""
+        if ("largest", kind) not in self.store.prepared:
+            call = borrow(self.members.model, self.engine.precision, self.store.has_shell)
+            largest = largest_bytes(partial(call, {}, args, kwargs))
+            self.store.prepared["largest", kind] = int(room_on(self.members.device) // largest)
+        fit: int = self.store.prepared["largest", kind]
+        return max(1, fit - fit % 2)
 
     def _part(self, which: range, kind: Any, args: Any, kwargs: Any) -> Tensor:
         if len(which) == 1:
@@ -84,7 +94,9 @@ class _Together:
         stack = self._stack(which)
         key = ("vmap", len(which), stack.paired, kind)
         if key not in self.store.prepared:
-            self.store.prepared[key] = _prepare(self.members, self.engine.precision, stack, args, kwargs)
+            self.store.prepared[key] = _prepare(
+                self.members, self.engine.precision, self.store.has_shell, stack, args, kwargs
+            )
         plan = self.store.prepared[key]
         if not isinstance(plan, Plan):
             return self._one_by_one(which, args, kwargs, plan)
@@ -103,15 +115,17 @@ class _Together:
         return torch.cat([group(args, kwargs) for group in groups])
 
 
-def _prepare(members: Members, precision: str | None, stack: Stack, args: Any, kwargs: Any) -> Plan | str:
+def _prepare(
+    members: Members, precision: str | None, in_shell: bool, stack: Stack, args: Any, kwargs: Any
+) -> Plan | str:
     """A plan for inputs of this kind, or why there can be none."""
-    if not has_shell(members.model):
+    if not in_shell:
         return "the network holds hooks or objects that cannot be shared between copies"
     with _PREPARING, warnings.catch_warnings():
         warnings.filterwarnings("error", message="There is a performance drop")
         try:
             return _recorded(members, precision, stack, args, kwargs)
-        except torch.OutOfMemoryError:
+        except torch.cuda.OutOfMemoryError:
             raise
         except Exception as error:
             return f"the network does not vectorise ({type(error).__name__}: {str(error).splitlines()[0]})"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+
+from peppermill.sources import pillow
 
 
 def prepared(source: Path | bytes, short: int, crop: int) -> np.ndarray:
@@ -14,7 +15,7 @@ def prepared(source: Path | bytes, short: int, crop: int) -> np.ndarray:
 
     The long side and the corner of the crop are rounded down and to the nearest pixel, as torchvision does.
     """
-    library = _pillow()
+    library = pillow.library()
     with library.open(io.BytesIO(source) if isinstance(source, bytes) else source) as picture:
         width, height = picture.size
         scale = short / min(width, height)
@@ -27,19 +28,11 @@ def prepared(source: Path | bytes, short: int, crop: int) -> np.ndarray:
 def webp(pixels: np.ndarray) -> bytes:
     """The picture as a WebP file from which `unpacked` gives back every byte."""
     packed = io.BytesIO()
-    _pillow().fromarray(pixels).save(packed, "WEBP", lossless=True, quality=50, method=3)
+    pillow.library().fromarray(pixels).save(packed, "WEBP", lossless=True, quality=50, method=3)
     return packed.getvalue()
 
 
 def unpacked(content: bytes) -> np.ndarray:
     """The pixels of a picture that needs no resizing."""
-    with _pillow().open(io.BytesIO(content)) as picture:
+    with pillow.library().open(io.BytesIO(content)) as picture:
         return np.asarray(picture.convert("RGB"))
-
-
-def _pillow() -> Any:
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise ImportError('pictures need Pillow: `pip install "peppermill[datasets]"`.') from error
-    return Image

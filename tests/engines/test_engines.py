@@ -19,7 +19,7 @@ from peppermill.data import Batches, as_arguments, call, output_tensor
 from peppermill.engines import choose
 from peppermill.engines.choose import Auto, engine_of
 from peppermill.engines.graphs import Graphs, Recording
-from peppermill.engines.kept import Kept
+from peppermill.engines.kept import Kept, Store
 from peppermill.engines.loop import Loop, member_predictions, run_members
 from peppermill.engines.members import members_of
 from peppermill.engines.vmap import Vmap
@@ -581,6 +581,19 @@ def test_members_that_do_not_fit_together_run_in_smaller_groups():
     outputs_of(engine, model, perturbation, 0.3, inputs)
     assert engine.room.members == 2
     torch.testing.assert_close(found, copied_outputs(model, perturbation, 0.3, inputs), rtol=1e-4, atol=1e-5)
+
+
+def test_members_run_in_groups_whose_activations_fit(mlp, data, monkeypatch):
+    """The largest tensor of a pass is [20, 8], 640 bytes: 5,000 bytes hold seven of them, and pairs stay together."""
+    engine, perturbation = Vmap(), perturbation_of(mlp, size=10)
+    whole = outputs_of(Vmap(), mlp, perturbation, 0.3, data[0])
+    groups, run = [], Store.some
+    monkeypatch.setattr(
+        Store, "some", lambda self, sigma, a, b, keep: groups.append(b - a) or run(self, sigma, a, b, keep)
+    )
+    monkeypatch.setattr("peppermill.engines.vmap.room_on", lambda device: 5000)
+    torch.testing.assert_close(outputs_of(engine, mlp, perturbation, 0.3, data[0]), whole, rtol=1e-4, atol=1e-5)
+    assert groups == [6, 4]
 
 
 def test_one_item_that_does_not_fit_is_an_error():

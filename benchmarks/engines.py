@@ -1,0 +1,200 @@
+"""What the engines cost: `python -m benchmarks.engines`, or with `--device cuda` on a GPU.
+
+CPU: MLP, small CNN and ResNet-20, batches of 1 to 256, m = 10: each engine against ten plain passes, and "auto" against
+the best of them. GPU: batches of 256 (at most 1.03 times ten plain passes) and of 1 (at most 1.0 times one eager pass
+and 2.2 times one CUDA-graphed pass). Weights are kept from call to call, as they are for a user who predicts more than
+once. Rivals take turns; the first rounds warm up.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import peppermill.demo
+from benchmarks.networks import resnet20
+from benchmarks.timing import RESULTS
+from peppermill.engines.choose import engine_of
+from peppermill.engines.loop import averaged, member_predictions
+from peppermill.engines.members import members_of
+from peppermill.files import write_atomically
+from peppermill.likelihood import Categorical
+from peppermill.noise import Noise
+from peppermill.paper.networks import initialize, mnist_mlp
+from peppermill.parameters import select
+from peppermill.perturbation import Perturbation
+from peppermill.results import provenance
+
+SIZE, SIGMA = 10, 0.01
+
+#: Networks of the CPU set, and the shape of one item.
+ON_CPU: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "mnist_mlp": (lambda: initialize(mnist_mlp(), 0).eval(), (1, 28, 28)),
+    "demo_cnn": (peppermill.demo.network, (1, 28, 28)),
+    "resnet20": (resnet20, (3, 32, 32)),
+}
+ON_GPU = ("resnet50", "densenet121", "vgg16")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--networks", default="")
+    parser.add_argument("--batches", default="1,2,4,8,16,32,64,128,256")
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    arguments = parser.parse_args()
+    cuda = arguments.device.startswith("cuda")
+    rows = (on_gpu if cuda else on_cpu)(arguments)
+    content = {"size": SIZE, "rounds": arguments.rounds, "rows": rows, "provenance": provenance(0)}
+    path = arguments.out / f"engines-{'gpu' if cuda else 'cpu'}.json"
+    write_atomically(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
+    print(f"wrote {path}")
+
+
+def on_cpu(arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """Every network at every batch: the time of each engine, in units of ten plain passes."""
+    rows = []
+    for name in arguments.networks.split(",") if arguments.networks else ON_CPU:
+        build, shape = ON_CPU[name]
+        model = build()
+        for batch in map(int, arguments.batches.split(",")):
+            inputs = torch.rand(batch, *shape)
+            rivals = {engine: ensemble(model, inputs, engine) for engine in ("loop", "vmap", "auto")}
+            ratios, plain = against(plain_passes(model, inputs), rivals, arguments.rounds)
+            best = min(ratios["loop"], ratios["vmap"])
+            rows.append(
+                {
+                    "network": name,
+                    "batch": batch,
+                    "plain_us": 1e6 * plain,
+                    **ratios,
+                    "auto_to_best": ratios["auto"] / best,
+                }
+            )
+            print(f"{name} {batch}: " + ", ".join(f"{k} {v:.2f}" for k, v in ratios.items()), flush=True)
+    return rows
+
+
+def on_gpu(arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """Batches of 256 against ten plain passes, in both precisions; batches of 1 against one pass, eager and graphed."""
+    import torchvision
+
+    rows = []
+    for name in arguments.networks.split(",") if arguments.networks else ON_GPU:
+        torch.manual_seed(0)
+        model = getattr(torchvision.models, name)().eval().to(arguments.device)
+        for precision in (None, "bfloat16"):
+            inputs = torch.randn(256, 3, 224, 224, device=arguments.device)
+            rivals = {engine: ensemble(model, inputs, engine, precision) for engine in ("loop", "auto")}
+            ratios, plain = against(plain_passes(model, inputs, precision), rivals, arguments.rounds)
+            rows.append({"network": name, "batch": 256, "precision": precision, "plain_us": 1e6 * plain, **ratios})
+            print(rows[-1], flush=True)
+        if name != "vgg16":
+            rows.append({"network": name, "batch": 1, "precision": None, **latency(model, arguments)})
+            print(rows[-1], flush=True)
+    return rows
+
+
+def latency(model: nn.Module, arguments: argparse.Namespace) -> dict[str, float]:
+    """One item: all members, in units of one eager pass and of one CUDA-graphed pass."""
+    inputs = torch.randn(1, 3, 224, 224, device=arguments.device)
+    outputs: dict[str, float] = {}
+    for base, one in (("eager", plain_passes(model, inputs, count=1)), ("graphed", graphed_pass(model, inputs))):
+        rivals = {engine: ensemble(model, inputs, engine) for engine in ("loop", "graphs", "auto")}
+        ratios, plain = against(one, rivals, 5 * arguments.rounds)
+        outputs |= {f"{base}_us": 1e6 * plain} | {f"{engine}_to_{base}": value for engine, value in ratios.items()}
+    return outputs
+
+
+def ensemble(model: nn.Module, inputs: Tensor, engine: str, precision: str | None = None) -> Callable[[], Tensor]:
+    """What a call of the ensemble does, from inputs to averaged log-probabilities."""
+    perturbation = Perturbation(select(model, "kernels"), Noise(), SIZE)
+    runner, likelihood = engine_of(engine, precision), Categorical()
+
+    @torch.no_grad()
+    def predict() -> Tensor:
+        members = members_of(model, perturbation, SIGMA)
+        return averaged(likelihood, member_predictions(members, likelihood, (inputs,), {}, runner))
+
+    return predict
+
+
+def plain_passes(
+    model: nn.Module, inputs: Tensor, precision: str | None = None, count: int = SIZE
+) -> Callable[[], list[Tensor]]:
+    """The bare network, m times."""
+
+    @torch.no_grad()
+    def passes() -> list[Tensor]:
+        dtype = getattr(torch, precision) if precision else torch.bfloat16
+        with torch.autocast(inputs.device.type, dtype, enabled=precision is not None, cache_enabled=False):
+            return [model(inputs) for _ in range(count)]
+
+    return passes
+
+
+@torch.no_grad()
+def graphed_pass(model: nn.Module, inputs: Tensor) -> Callable[[], Tensor]:
+    """One pass of the bare network as a CUDA graph, inputs copied in and outputs copied off."""
+    static, side = inputs.clone(), torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            model(static)
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        outputs = model(static)
+
+    def replay() -> Tensor:
+        static.copy_(inputs)
+        graph.replay()
+        return outputs.clone()
+
+    return replay
+
+
+def against(
+    plain: Callable[[], Any], rivals: dict[str, Callable[[], Any]], rounds: int
+) -> tuple[dict[str, float], float]:
+    """Median seconds of each rival over those of the plain way, and the latter.
+
+    In each round everybody runs several times in a row, so that nobody starts with the caches that a rival left.
+    """
+    jobs = [plain, *rivals.values()]
+    for job in jobs:
+        _seconds(job, 3)
+    repeats = [max(1, min(20, round(0.02 / _seconds(job, 1)))) for job in jobs]
+    times = [[_seconds(job, repeat) for job, repeat in zip(jobs, repeats, strict=True)] for _ in range(rounds)]
+    return _ratios(list(rivals), times), statistics.median(row[0] for row in times)
+
+
+def _ratios(names: Sequence[str], times: list[list[float]]) -> dict[str, float]:
+    return {name: statistics.median(row[k + 1] / row[0] for row in times) for k, name in enumerate(names)}
+
+
+def _seconds(job: Callable[[], Any], repeats: int) -> float:
+    _wait()
+    start = time.perf_counter()
+    for _ in range(repeats):
+        job()
+        _wait()
+    return (time.perf_counter() - start) / repeats
+
+
+def _wait() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+if __name__ == "__main__":
+    main()
