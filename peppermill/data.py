@@ -40,6 +40,7 @@ class Batches:
         self.device, self.dtype = device_of(model), dtype_of(model)
         self._kept: list[Batch] | None = None
         self._digest: int | None = None
+        self.examples, self.bytes = 0, 0  # of a whole pass, known after the first
         if not isinstance(self.source, (_Pair, list)):
             once = isinstance(self.source, Iterator)
             self._refuse_change(once or _head(self.source, argument, 1) != _head(self.source, argument, 2))
@@ -51,6 +52,7 @@ class Batches:
             return
         chunk: list[Batch] = []
         size, digest, chunks = 0, 0, 0
+        examples, total = 0, 0
         for raw in _without_global_generator(self.source):
             if size >= self.kept_bytes:
                 yield chunk
@@ -58,7 +60,9 @@ class Batches:
             batch = _split(raw, self.argument)
             digest = _digest_of(batch, digest)
             chunk.append((self._placed(batch[0]), batch[1].to(self.device)))
+            examples, total = examples + len(batch[1]), total + _bytes_of(batch[0])
             size += _bytes_of(batch[0])
+        self.examples, self.bytes = examples, total
         self._finish_pass(chunk, digest, chunks)
         yield chunk
 

@@ -17,9 +17,11 @@ from peppermill.fingerprint import difference, fingerprint
 from peppermill.likelihood import ensemble_log_likelihoods, likelihood_named, temper
 from peppermill.noise import Noise
 from peppermill.parameters import Selection
+from peppermill.part import Part, part_of
 from peppermill.perturbation import Perturbation
 from peppermill.predictions import Predictions, predict
 from peppermill.progress import progress
+from peppermill.quick import search_named, tune_quickly
 from peppermill.recipe import Recipe, read_fingerprint, read_recipe, write_recipe
 from peppermill.tuning import SigmaSearch, tune_sigma
 from peppermill.types import Data, Likelihood, PepWarning
@@ -169,7 +171,8 @@ def fit(
     seed: int = 0,
     lower: float | None = None,
     upper: float | None = None,
-    iterations: int = 7,
+    iterations: int | None = None,
+    search: str | None = None,
     temperature: bool = False,
     likelihood: str | Likelihood = "categorical",
     batch_size: int = 500,
@@ -183,7 +186,10 @@ def fit(
     - `noise`, `seed`: the law of the noise, "gaussian" or "uniform", and where its stream starts.
     - `antithetic`: members in pairs +epsilon, -epsilon. It cancels the first-order error of a finite ensemble, so that
       L(sigma) is smooth near 0 and depends less on the seed (docs/benchmarks.md).
-    - `lower`, `upper`: where to search; found when absent. `iterations`: of the golden section, 7 as in the paper.
+    - `lower`, `upper`: where to search; found when absent.
+    - `search`: "quick" looks on part of the items where sigma* is and pays for at most five passes of all members over
+      all items; "golden" is the paper's golden section, which pays for about thirteen, and is meant where `iterations`
+      is given, 7 as in the paper.
     - `temperature`: tune T together with sigma; right for most users of classifiers. T costs no forward pass, and a
       few more values of sigma are tried.
     - `likelihood`: "categorical", "bernoulli", "gaussian", or one with settings, `pm.Categorical(ignored_label=255)`.
@@ -198,25 +204,26 @@ def fit(
     _mention_half_precision(perturbation)
     data = Batches(validation, model, argument="validation", batch_size=batch_size)
     with progress("fitting sigma") as tick:
-        search = tune_sigma(
-            lambda sigma: run_members(model, perturbation, sigma, data, chosen, tick),
-            scale=perturbation.scale(),
-            lower=lower,
-            upper=upper,
-            iterations=iterations,
-            joint=temperature,
-        )
+
+        def run(sigma: float, part: Part | None = None) -> MemberPass:
+            return run_members(model, perturbation, sigma, part.data if part else data, chosen, tick)
+
+        options = {"scale": perturbation.scale(), "lower": lower, "upper": upper, "joint": temperature}
+        if search_named(search, iterations) == "golden":
+            found = tune_sigma(run, iterations=7 if iterations is None else iterations, **options)
+        else:
+            found = tune_quickly(run, lambda network: part_of(data, network, chosen, model), **options)
     return PepEnsemble(
         model,
         Recipe(
-            sigma=search.best.sigma,
+            sigma=found.best.sigma,
             size=size,
             noise=perturbation.noise,
             rule=selection.rule_name(parameters),
             selected=tuple(perturbation.center),
             likelihood=chosen,
-            temperature=search.best.temperature if temperature else 1.0,
-            search=search,
+            temperature=found.best.temperature if temperature else 1.0,
+            search=found,
             fingerprint=fingerprint(model),
         ),
     )
