@@ -208,7 +208,7 @@ def fit(
         def run(sigma: float, part: Part | None = None) -> MemberPass:
             return run_members(model, perturbation, sigma, part.data if part else data, chosen, tick)
 
-        options = {"scale": perturbation.scale(), "lower": lower, "upper": upper, "joint": temperature}
+        options: dict[str, Any] = {"scale": perturbation.scale(), "lower": lower, "upper": upper, "joint": temperature}
         if search_named(search, iterations) == "golden":
             found = tune_sigma(run, iterations=7 if iterations is None else iterations, **options)
         else:

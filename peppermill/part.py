@@ -20,8 +20,8 @@ from peppermill.engines.loop import MemberPass
 from peppermill.types import Batch, Inputs, Likelihood
 
 SHARE = 1 / 16  # of the examples shows where the summit is,
-FEWEST = 150  # but no fewer than these,
-SMALL = 4 * FEWEST  # and of data smaller than this a part would save nothing
+FEWEST = 100  # but no fewer than these,
+SMALL = 5 * FEWEST  # and of data smaller than this a part would save nothing
 FLOOR = 0.2  # in units of the mean surprise: what each example has at least, so that the sure ones are looked at too
 
 

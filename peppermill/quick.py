@@ -52,6 +52,7 @@ def tune_quickly(
     network = run(0.0, None)
     part = choose(network)
     whole = Evaluations(lambda sigma: run(sigma, None) if sigma else network, joint)
+    whole(0.0)
     sketched = Evaluations(lambda sigma: run(sigma, part), joint, part.weights, part.share) if part else whole
     hunt = _Hunt(whole, sketched, scale, lower or 0.0, upper or math.inf)
     hunt.climb(lambda evaluation: evaluation.log_likelihood, LIMIT - KEPT_BACK)
@@ -123,20 +124,22 @@ class _Hunt:
 
         walk(seen, self._inside(START * GROWTH**2 * self.scale), self.lower, self.upper)
         for step in (GROWTH**0.5, GROWTH**0.25):
-            center = max(self.sketched.known, key=seen)
+            center = max(self.sketched.known, key=lambda sigma: (seen(sigma), -sigma))
             for sigma in (center * step, center / step) if center else ():
                 seen(self._inside(sigma))
 
     def _next(self, value: Value) -> float | None:
         """The next sigma to pay for on all items, if one is worth it."""
         part, whole = _gains(self.sketched, value), _gains(self.whole, value)
+        if not any(map(math.isfinite, part.values())):
+            return None
         if not whole and max(part.values()) <= 0:
             return self._inside(START * self.scale)  # the part sees no gain: ask all items once
         sigma, expected = Sketch(part, whole if self.parted else {}).summit()
-        if len(whole) == 1 and self.parted:
-            return self._beside(*whole, sigma)
-        best = max(whole.values(), default=-math.inf)
+        best = max(whole.values(), default=0.0)
         earned = max(best, 0.0) + value(self.whole(0.0)) - self.whole(0.0).log_likelihood
+        if len(whole) == 1 and self.parted and max(expected, best) > 0:
+            return self._beside(next(iter(whole)), sigma)
         worthless = expected <= max(best, 0.0) + TOLERANCE * earned
         return None if worthless or _known(sigma, self.whole) != sigma else sigma
 

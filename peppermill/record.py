@@ -171,4 +171,5 @@ def _recipe(pep: PepEnsemble) -> dict[str, Any]:
         "likelihood": recipe.likelihood.name,
         "validation items": search.items,
         "sigmas tried": len(search.evaluations),
+        "forward passes while tuning": search.passes,
     }

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.interpolate import Akima1DInterpolator
 
+REACH = 0.5  # of ln sigma, beyond the values that are known on all items: so far the correction is believed
 GRID = 401  # places between two neighbors of the best point at which the curve is looked at
 
 #: The gain divided by sigma^2, of arrays of ln sigma.
@@ -43,17 +44,16 @@ class Sketch:
         return gains
 
     def _correction(self, rate: Rate) -> Rate:
-        """The rate of all items less that of the part: a polynomial through the last three values that are known.
+        """The rate of all items less that of the part, through the last three values that are known.
 
-        It is believed no further beyond them than they lie apart.
+        A polynomial in sigma^2, as the expansion of L(sigma) is.
         """
         sigmas = _finite(dict(list(self.whole.items())[-3:]))
         if not len(sigmas):
             return np.zeros_like
         known = np.log(sigmas)
-        polynomial = np.poly1d(np.polyfit(known, _rates(self.whole, sigmas) - rate(known), len(sigmas) - 1))
-        span = known[-1] - known[0]
-        return lambda places: polynomial(np.clip(places, known[0] - span, known[-1] + span))
+        polynomial = np.poly1d(np.polyfit(sigmas**2, _rates(self.whole, sigmas) - rate(known), len(sigmas) - 1))
+        return lambda places: polynomial(np.exp(2 * np.clip(places, known[0] - REACH, known[-1] + REACH)))
 
 
 def _interpolated(gains: Mapping[float, float]) -> Rate:
@@ -71,4 +71,5 @@ def _finite(gains: Mapping[float, float]) -> np.ndarray:
 
 
 def _rates(gains: Mapping[float, float], sigmas: np.ndarray) -> np.ndarray:
-    return np.array([gains[sigma] for sigma in sigmas]) / sigmas**2
+    rates: np.ndarray = np.array([gains[sigma] for sigma in sigmas]) / sigmas**2
+    return rates

@@ -31,7 +31,12 @@ def command(
     seed: options.Seed = 0,
     lower: Annotated[float | None, typer.Option(help="Search sigma from here.")] = None,
     upper: Annotated[float | None, typer.Option(help="Search sigma up to here; found by itself when absent.")] = None,
-    iterations: Annotated[int, typer.Option(help="Iterations of the golden-section search.")] = 7,
+    search: Annotated[
+        str | None, typer.Option(help="quick (at most five passes of all members) or golden (the paper's).")
+    ] = None,
+    iterations: Annotated[
+        int | None, typer.Option(help="Iterations of the golden-section search, which is then used; 7 in the paper.")
+    ] = None,
     likelihood: options.LikelihoodName = "categorical",
     batch_size: options.BatchSize = 500,
     device: options.Device = "cpu",
@@ -48,18 +53,19 @@ def command(
         seed=seed,
         lower=lower,
         upper=upper,
+        search=search,
         iterations=iterations,
         temperature=temperature,
         likelihood=likelihood,
         batch_size=batch_size,
     )
     pep.save(out)
-    items, base, best = pep.search.items, pep.search.baseline, pep.search.best
+    items, base, best, passes = pep.search.items, pep.search.baseline, pep.search.best, pep.search.passes or 0.0
     found = best.tempered_log_likelihood if temperature else best.log_likelihood
     with_temperature = f", T = {pep.temperature:.4g}" if temperature else ""
     say(
         f"sigma = {pep.sigma:.4g}{with_temperature}, found with {len(pep.search.evaluations)} values of sigma on "
-        f"{items:,} items"
+        f"{items:,} items and {passes:.1f} forward passes ({passes / size:.1f} of all {size} members)"
     )
     say(f"validation NLL {-base.log_likelihood / items:.4f} -> {-found / items:.4f}")
     say(f"wrote {out} ({out.stat().st_size:,} bytes). Next:")

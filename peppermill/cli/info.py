@@ -51,7 +51,8 @@ def _show_ensemble(content: dict[str, Any]) -> None:
     say(f"sigma = {content['sigma']:.6g}, temperature = {content['temperature']:.6g}")
     say(f"perturbs {selection['arrays']} arrays ({selection['rule']}) of a network with {network['numbers']:,} numbers")
     say(f"likelihood: {content['likelihood']['name']}")
-    say(f"found on {search['items']:,} validation items with {len(search['evaluations'])} values of sigma:")
+    spent = f" and {search['passes']:.1f} forward passes" if search.get("passes") else ""
+    say(f"found on {search['items']:,} validation items with {len(search['evaluations'])} values of sigma{spent}:")
     for sigma, value, *_ in sorted(search["evaluations"]):
         mean = "not finite" if value is None else f"{value / search['items']:.5f}"
         say(f"  sigma = {sigma:<10.4g} L(sigma)/N = {mean}{'   <- chosen' if sigma == content['sigma'] else ''}")
