@@ -50,7 +50,7 @@ def table2(name: str) -> Trained:
     return unstack(row.build(), trained.state, 0), (found.validation.images, found.validation.labels)
 
 
-def resnet56(images: int = 2000) -> Trained:
+def resnet56(images: int = 1000) -> Trained:
     """ResNet-56 on CIFAR-10 and images of the test set: its training saw all others."""
     state = _state(Path(os.environ[VARIABLE]) / RESNET_FILE)
     network = ResNet(blocks=9)

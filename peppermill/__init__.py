@@ -17,6 +17,7 @@ from peppermill.record import record_run, sweep_around
 from peppermill.report import plots
 from peppermill.report.page import write_report
 from peppermill.results import Run, read_run, write_run
+from peppermill.sizes import SizeCurve, size_curve
 from peppermill.sweep import Sweep, sweep_sigma
 from peppermill.types import Likelihood, PepWarning, Predictor
 
@@ -39,6 +40,7 @@ __all__ = [
     "Run",
     "Scores",
     "SingleNetwork",
+    "SizeCurve",
     "Sweep",
     "Tempered",
     "WeightAverage",
@@ -56,6 +58,7 @@ __all__ = [
     "probe_overfitting",
     "read_run",
     "record_run",
+    "size_curve",
     "sweep_around",
     "sweep_sigma",
     "write_report",

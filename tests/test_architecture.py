@@ -18,7 +18,7 @@ LEVELS = [
     {"perturbation", "engines"},
     {"predictions", "part", "tuning", "quick"},
     {"recipe", "ensemble", "sweep", "curvature", "baselines"},
-    {"scoring", "evaluation", "effects", "overfitting"},
+    {"scoring", "evaluation", "effects", "overfitting", "sizes"},
     {"results"},
     {"record"},
     {"report"},

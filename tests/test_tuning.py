@@ -324,7 +324,7 @@ def test_a_warning_points_at_the_line_of_the_user(joint, search):
     model = networks.mlp()
     inputs, _ = networks.items(40)
     perfect = model(inputs).argmax(dim=1)
+    rule = lambda name, value: name == "0.weight"  # noqa: E731
     with pytest.warns(pm.PepWarning, match="noise does not help") as record:
-        rule = lambda name, value: name == "0.weight"  # noqa: E731
         pm.fit(model, (inputs, perfect), parameters=rule, upper=5.0, temperature=joint, search=search)
     assert {warning.filename for warning in record} == {__file__}
