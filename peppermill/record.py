@@ -16,6 +16,7 @@ from peppermill.ensemble import PepEnsemble
 from peppermill.evaluation import compare_all, evaluate
 from peppermill.predictions import Predictions, predict
 from peppermill.results import Method, Run, method_of, provenance
+from peppermill.sizes import SizeCurve, size_curve_of
 from peppermill.sweep import Sweep, sweep_sigma
 from peppermill.types import Data, Likelihood
 
@@ -38,7 +39,8 @@ def record_run(
     """Predictors by name on the same test data, the network itself first: what `write_run` and `write_report` take.
 
     Each is compared with the first. The items most helped and most hurt are those of the first ensemble without
-    temperature, or of the first with one; `images=False` keeps their pictures out of the file.
+    temperature, or of the first with one; `images=False` keeps their pictures out of the file. That ensemble without
+    temperature also shows how its NLL depends on the number of members.
     """
     if not predictors:
         raise ValueError("`predictors` is empty: give at least the network, as in `{'network': model, 'PEP': pep}`.")
@@ -46,12 +48,13 @@ def record_run(
     batches = data if isinstance(data, Batches) else Batches(data, first)
     shown = _shown_ensemble(predictors)
     predictions: dict[str, Predictions] = {}
-    effects = None
+    effects, sizes = None, None
     for name, predictor in predictors.items():
         if name == shown and predictions:
             members = predictor.member_pass(batches)
             predictions[name] = predictor.predictions_of(members)
             effects = _effects(next(iter(predictions.values())), members, predictor, name, batches, images)
+            sizes = _sizes(members, predictor, name, seed)
         else:
             predictions[name] = predict(predictor, batches, likelihood=likelihood)
     _check_names(class_names, next(iter(predictions.values())))
@@ -70,6 +73,7 @@ def record_run(
         provenance=provenance(seed, first if isinstance(first, nn.Module) else None),
         class_names=tuple(class_names),
         effects=effects,
+        sizes=sizes,
     )
 
 
@@ -151,6 +155,11 @@ def _effects(
 ) -> Effects:
     found = replace(effects_of(network, members, pep.temperature), method=name)
     return with_images(found, batches) if images else found
+
+
+def _sizes(members: MemberPass, pep: PepEnsemble, name: str, seed: int) -> SizeCurve | None:
+    """NLL against the number of members, where the pass at hand is enough for it: without a temperature."""
+    return replace(size_curve_of(pep, members, seed=seed), method=name) if pep.temperature == 1 else None
 
 
 def _recipes(predictors: Mapping[str, Any]) -> dict[str, Any]:

@@ -41,6 +41,7 @@ class SizeCurve:
     loss: tuple[Estimate, ...]
     items: int
     level: float
+    method: str = "PEP"
 
     def smallest(self, loss: float = 0.001) -> int:
         """The fewest members that lose at most so much NLL against all m, also at the upper end of the interval."""
@@ -59,7 +60,8 @@ def size_curve(
 ) -> SizeCurve:
     """NLL against the number of members, for the price of one prediction of the ensemble.
 
-    `sizes` are 1 to m unless given; m itself is always among them. Intervals are bootstrapped over items, with `seed`.
+    `sizes` are 1 to m, or a dozen of these, unless given; m itself is always among them. Intervals are bootstrapped
+    over items, with `seed`.
     """
     batches = data if isinstance(data, Batches) else Batches(data, pep.model)
     if pep.temperature == 1:
@@ -122,7 +124,8 @@ def _weighted_mean(values: np.ndarray, weights: np.ndarray | None) -> Any:
 
 def _subsets_by_size(pep: PepEnsemble, sizes: Sequence[int] | None) -> dict[int, list[Subset]]:
     """Subsets of the members by their size, ascending to all m."""
-    wanted = sorted({*(range(1, pep.size) if sizes is None else sizes), pep.size})
+    dozen = np.geomspace(1, pep.size, 12).round().astype(int).tolist() if pep.size > 12 else range(1, pep.size)
+    wanted = sorted({*(dozen if sizes is None else sizes), pep.size})
     if wanted[0] < 1 or wanted[-1] > pep.size:
         raise ValueError(f"`sizes={list(sizes or ())}` must lie in 1..{pep.size}, the members that the ensemble has.")
     paired = pep.recipe.noise.antithetic and pep.size > 1

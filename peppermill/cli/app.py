@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from peppermill.cli import console, curvature, demo, evaluate, fit, info, paper, predict, probe, report, sweep
+from peppermill.cli import console, curvature, demo, evaluate, fit, info, paper, predict, probe, report, size, sweep
 from peppermill.recipe import versions
 
 app = typer.Typer(
@@ -28,6 +28,7 @@ for name, module in {
     "sweep": sweep,
     "curvature": curvature,
     "probe": probe,
+    "size": size,
     "report": report,
     "info": info,
 }.items():

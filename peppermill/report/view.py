@@ -11,6 +11,7 @@ from peppermill.report.payload import TOP_CLASSES, class_name, star
 from peppermill.report.verdict import UNITS, judged, outcome, p_words, verdict
 
 _WHY = " (being less sure costs a little where the network was right, and saves much where it was sure and wrong)"
+ENOUGH = (0.01, 0.003, 0.001)  # losses of NLL
 _BASE64 = re.compile(r"[A-Za-z0-9+/]+=*")
 
 
@@ -26,6 +27,7 @@ def view(content: Mapping[str, Any]) -> dict[str, Any]:
         "effects": _effects(content),
         "curvature": _panel(content, "curvature", ("laplacian", "fisher_trace", "effect_rate")),
         "overfitting": _panel(content, "overfitting", ("spearman", "spearman_lower", "spearman_upper")),
+        "sizes": _sizes(content.get("sizes")),
         "provenance": _groups(content),
     }
 
@@ -168,6 +170,16 @@ def _panel(content: Mapping[str, Any], name: str, keys: tuple[str, ...]) -> dict
     if not panel:
         return None
     return {key: _amount(panel[key]) for key in keys} | {"networks": f"{len(panel.get('points', ())):,}"}
+
+
+def _sizes(panel: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """How many members are enough for each of three losses."""
+    if not panel:
+        return None
+    rows = list(zip(panel["sizes"], panel["loss"], strict=True))
+    enough = [(f"{most:g}", next(size for size, loss in rows if loss["upper"] <= most)) for most in ENOUGH]
+    shown = {"method": panel["method"], "size": rows[-1][0], "items": f"{panel['items']:,}"}
+    return {**shown, "level": f"{100 * panel['level']:g}", "enough": enough}
 
 
 def _amount(value: float | None) -> str:
