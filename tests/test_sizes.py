@@ -92,8 +92,9 @@ def test_what_is_lost_is_a_paired_difference(fitted):
     curve = pm.size_curve(*fitted)
     for nll, lost in zip(curve.nll, curve.loss, strict=True):
         assert lost.value == pytest.approx(nll.value - curve.nll[-1].value)
-    lost, last = curve.loss[-2], curve.nll[-1]
-    assert 0 < lost.upper - lost.lower < (last.upper - last.lower) / 2
+    lost, nll, last = curve.loss[-2], curve.nll[-2], curve.nll[-1]
+    unpaired = np.hypot(nll.upper - nll.lower, last.upper - last.lower)
+    assert 0 < lost.upper - lost.lower < 0.8 * unpaired
 
 
 def test_the_estimate_is_that_of_members_drawn_anew(fitted):

@@ -173,13 +173,19 @@ def _panel(content: Mapping[str, Any], name: str, keys: tuple[str, ...]) -> dict
 
 
 def _sizes(panel: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """How many members are enough for each of three losses."""
+    """How many members are enough for each of three losses, where fewer than all are."""
     if not panel:
         return None
-    rows = list(zip(panel["sizes"], panel["loss"], strict=True))
-    enough = [(f"{most:g}", next(size for size, loss in rows if loss["upper"] <= most)) for most in ENOUGH]
-    shown = {"method": panel["method"], "size": rows[-1][0], "items": f"{panel['items']:,}"}
-    return {**shown, "level": f"{100 * panel['level']:g}", "enough": enough}
+    rows, size = list(zip(panel["sizes"], panel["loss"], strict=True)), panel["sizes"][-1]
+    enough = {most: next(k for k, loss in rows if loss["upper"] <= most) for most in ENOUGH}
+    parts = [f"{k} lose{'s' if k == 1 else ''} at most {most:g}" for most, k in enough.items() if k < size]
+    return {
+        "method": panel["method"],
+        "size": size,
+        "tested": f"{panel['items']:,}",
+        "level": f"{100 * panel['level']:g}",
+        "enough": ", ".join(parts) or f"any fewer lose more than {ENOUGH[0]:g}",
+    }
 
 
 def _amount(value: float | None) -> str:

@@ -4,7 +4,7 @@ import shlex
 
 import pytest
 
-from peppermill.cli import app, curvature, demo, evaluate, fit, info, predict, probe, report, sweep
+from peppermill.cli import app, curvature, demo, evaluate, fit, info, predict, probe, report, size, sweep
 from peppermill.recipe import versions
 
 COMMANDS = {
@@ -15,6 +15,7 @@ COMMANDS = {
     "sweep": sweep,
     "curvature": curvature,
     "probe": probe,
+    "size": size,
     "report": report,
     "info": info,
 }

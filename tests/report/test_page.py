@@ -174,10 +174,14 @@ def test_panels_of_curvature_and_overfitting_are_there_when_the_run_has_them(run
 def test_the_panel_of_sizes_says_how_many_members_are_enough(run, tmp_path):
     found = page(run, tmp_path)
     sizes = run.sizes
-    for loss in (0.01, 0.003, 0.001):
-        fewest = sizes.smallest(loss)
-        assert f"{fewest} lose{'s' if fewest == 1 else ''} at most {loss:g} of the NLL" in squeezed(found.text)
-    assert "Against all 6 members of PEP on these 400 items" in squeezed(found.text)
+    assert sizes.smallest(0.01) == 6
+    opening = "Against all 6 members of PEP on these 400 items, "
+    assert f"{opening}any fewer lose more than 0.01" in squeezed(found.text)
+    small = tuple(
+        replace(lost, upper=upper) for lost, upper in zip(sizes.loss, (9, 0.009, 9, 0.002, 9, 0), strict=True)
+    )
+    text = squeezed(page(replace(run, sizes=replace(sizes, loss=small)), tmp_path).text)
+    assert f"{opening}2 lose at most 0.01, 4 lose at most 0.003 of the log-loss (the upper end of 95 %" in text
     drawn = json.loads(found.scripts[0])["runs"][0]["sizes"]
     assert drawn["sizes"] == [1, 2, 3, 4, 5, 6]
     assert drawn["nll"] == pytest.approx([estimate.value for estimate in sizes.nll], rel=1e-7)
