@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from benchmarks import antithetic, core, document
+from benchmarks import antithetic, core, document, tuning
 
 
 def main() -> None:
     core.main()
     antithetic.main()
+    tuning.main(["demo"])  # the other networks take a CPU an hour: `python -m benchmarks.tuning`
     document.main()
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -126,12 +126,12 @@ def _first(trained: Trained, count: int) -> Trained:
     return network, (inputs[:count], labels[:count])
 
 
-def main() -> None:
+def main(names: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", default=list(networks()), help="networks; others keep their results")
     path = RESULTS / "tuning.json"
     rows = json.loads(path.read_text())["networks"] if path.exists() else {}
-    for name in parser.parse_args().names:
+    for name in parser.parse_args().names if names is None else names:
         rows[name] = measure(Case(*networks()[name]()))
         print(name, json.dumps(rows[name]), flush=True)
         write_result("tuning", {"size": SIZE, "batch": BATCH, "networks": rows})
