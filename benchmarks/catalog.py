@@ -9,6 +9,9 @@ from __future__ import annotations
 #: For each kind of machine on which `python -m benchmarks` measures it, the arguments that it is given there.
 BENCHMARKS: dict[str, dict[str, tuple[str, ...]]] = {
     "core": {"cpu": ()},
+    "engines": {"cpu": (), "cuda": ("--device", "cuda")},
+    "precision": {"cpu": ()},
+    "tuning": {"cpu": ("demo",)},
     "peers": {"cpu": (), "cuda": ("--device", "cuda")},
     "deployment": {"cpu": ()},
     "antithetic": {"cpu": ()},

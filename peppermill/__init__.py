@@ -11,8 +11,9 @@ from peppermill.baselines.swa import WeightAverage
 from peppermill.baselines.temperature import Tempered, fit_temperature
 from peppermill.curvature.analysis import LocalAnalysis, local_analysis
 from peppermill.effects import Effect, Effects, helped_and_hurt
-from peppermill.ensemble import PepEnsemble, fit, load
+from peppermill.ensemble import PepEnsemble, load
 from peppermill.evaluation import Comparison, Scores, compare, compare_all, evaluate
+from peppermill.fitting import fit
 from peppermill.likelihood import Bernoulli, Categorical, Gaussian
 from peppermill.overfitting import OverfittingProbe, probe_overfitting
 from peppermill.predictions import Predictions, predict
@@ -22,6 +23,7 @@ from peppermill.record import record_run, sweep_around
 from peppermill.report import plots
 from peppermill.report.page import write_report
 from peppermill.results import Run, read_run, write_run
+from peppermill.sizes import SizeCurve, size_curve
 from peppermill.splitting import split_off
 from peppermill.sweep import Sweep, sweep_sigma
 from peppermill.types import Likelihood, PepWarning, Predictor
@@ -50,6 +52,7 @@ __all__ = [
     "Run",
     "Scores",
     "SingleNetwork",
+    "SizeCurve",
     "Sweep",
     "Tempered",
     "WeightAverage",
@@ -68,6 +71,7 @@ __all__ = [
     "probe_overfitting",
     "read_run",
     "record_run",
+    "size_curve",
     "split_off",
     "sweep_around",
     "sweep_sigma",

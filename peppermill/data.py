@@ -48,6 +48,7 @@ class Batches:
         self._digest: int | None = None
         self._repeats = isinstance(self.source, (Pair, list))
         self._refuse_unrepeatable(now=not grouped())  # of several processes, each reads of its own part alone
+        self.examples, self.bytes = 0, 0  # of a whole pass, known after the first
 
     def chunks(self) -> Iterator[list[Batch]]:
         """The data as lists of batches, each list small enough to be held."""
@@ -57,6 +58,7 @@ class Batches:
         self._refuse_unrepeatable(now=True)
         chunk: list[Batch] = []
         size, digest, chunks = 0, 0, 0
+        examples, total = 0, 0
         for raw in _without_global_generator(self.source):
             if size >= self.kept_bytes:
                 yield chunk
@@ -64,7 +66,9 @@ class Batches:
             batch = split_batch(raw, self.argument)
             digest = digest_of(batch, digest)
             chunk.append((self._placed(batch[0]), batch[1].to(self.device)))
+            examples, total = examples + len(batch[1]), total + _bytes_of(batch[0])
             size += _bytes_of(batch[0])
+        self.examples, self.bytes = examples, total
         self._finish_pass(chunk, digest, chunks)
         yield chunk
 

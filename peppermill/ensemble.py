@@ -17,18 +17,16 @@ from peppermill.engines.choose import engine_of
 from peppermill.engines.engine import Engine
 from peppermill.engines.loop import MemberPass, averaged, member_predictions
 from peppermill.engines.members import Members
-from peppermill.engines.parts import agree_on, run_all, run_part
+from peppermill.engines.parts import agree_on, run_all
 from peppermill.fingerprint import difference, fingerprint
 from peppermill.foreign import in_training_mode
-from peppermill.likelihood import ensemble_log_likelihoods, likelihood_named, temper
-from peppermill.noise import Noise
-from peppermill.parameters import Selection
-from peppermill.perturbation import Perturbation, mention_half_precision
+from peppermill.likelihood import ensemble_log_likelihoods, temper
+from peppermill.perturbation import Perturbation
 from peppermill.predictions import Predictions, predict
 from peppermill.processes.together import together
 from peppermill.progress import progress
 from peppermill.recipe import Recipe, read_fingerprint, read_recipe, write_recipe
-from peppermill.tuning import SigmaSearch, tune_sigma
+from peppermill.tuning import SigmaSearch
 from peppermill.types import Data, Inputs, Likelihood
 
 
@@ -88,7 +86,7 @@ class PepEnsemble(nn.Module):
 
         For other likelihoods, what the network itself would give.
         """
-        predictions = averaged(self.likelihood, self._member_predictions(args, kwargs))
+        predictions = averaged(self.likelihood, self.member_predictions(*args, **kwargs))
         return self.likelihood.outputs(temper(predictions, self.temperature))
 
     def predict_proba(self, *args: Any, **kwargs: Any) -> Tensor:
@@ -102,7 +100,7 @@ class PepEnsemble(nn.Module):
 
     def member_log_probs(self, *args: Any, **kwargs: Any) -> Tensor:
         """Every member's own log-probabilities, [m, batch, classes], before averaging and temperature."""
-        predictions = self._member_predictions(args, kwargs)
+        predictions = self.member_predictions(*args, **kwargs)
         return torch.stack(
             [
                 self.likelihood.outputs(prediction)
@@ -172,81 +170,11 @@ class PepEnsemble(nn.Module):
     def extra_repr(self) -> str:
         return f"sigma={self.sigma:.4g}, size={self.size}, temperature={self.temperature:.4g}, seed={self.seed}"
 
-    def _member_predictions(self, args: Any, kwargs: Any) -> Tensor:
+    def member_predictions(self, *args: Any, **kwargs: Any) -> Tensor:
+        """Every member's prediction for one batch, [m, ...], in the likelihood's own form; one at sigma = 0."""
         key = (self.recipe.noise, self.size, self.recipe.selected)
         members = Members(self.model, self.size, self.sigma, key, lambda: self.perturbation)
         return member_predictions(members, self.likelihood, args, kwargs, self.engine)
-
-
-@together
-def fit(
-    model: nn.Module,
-    validation: Data,
-    *,
-    parameters: Selection = "kernels",
-    size: int = 10,
-    noise: str = "gaussian",
-    antithetic: bool = True,
-    seed: int = 0,
-    lower: float | None = None,
-    upper: float | None = None,
-    iterations: int = 7,
-    temperature: bool = False,
-    likelihood: str | Likelihood = "categorical",
-    batch_size: int = 500,
-    engine: str = "auto",
-    precision: str | None = None,
-) -> PepEnsemble:
-    """Find sigma* on validation data (eq. 8) and return the ensemble; sigma = 0 where noise does not help.
-
-    - `parameters`: what is perturbed. "kernels" (every weight that multiplies; no bias, no norm layer) suits most
-      networks; the paper used "conv" on ImageNet. Also "last_layer", "all", a regular expression, or a function of
-      name and value.
-    - `size`: members, the paper's m; 10 as in its tests.
-    - `noise`, `seed`: the law of the noise, "gaussian" or "uniform", and where its stream starts.
-    - `antithetic`: members in pairs +epsilon, -epsilon. It cancels the first-order error of a finite ensemble, so that
-      L(sigma) is smooth near 0 and depends less on the seed (docs/benchmarks.md).
-    - `lower`, `upper`: where to search; found when absent. `iterations`: of the golden section, 7 as in the paper.
-    - `temperature`: tune T together with sigma; right for most users of classifiers. T costs no forward pass, and a
-      few more values of sigma are tried.
-    - `likelihood`: "categorical", "bernoulli", "gaussian", or one with settings, `pm.Categorical(ignored_label=255)`.
-    - `batch_size`: for data that do not come in batches.
-    - `engine`: how the members run, "loop", "vmap", "graphs" or "auto"; `precision`: "bfloat16" or "float16" lets the
-      network compute in low precision. Neither is saved (docs/engines.md).
-    """
-    chosen, runner = likelihood_named(likelihood), engine_of(engine, precision)
-    if temperature and chosen.name == "gaussian":
-        raise ValueError(
-            "`temperature=True` is for classifiers: a Gaussian likelihood has no temperature. Leave it out."
-        )
-    perturbation = Perturbation(selection.select(model, parameters), Noise(noise, antithetic, seed), size)
-    mention_half_precision(perturbation)
-    agree_on(model, perturbation, search=(lower, upper, iterations, temperature), likelihood=chosen)
-    data = Batches(validation, model, argument="validation", batch_size=batch_size)
-    with progress("fitting sigma") as tick:
-        search = tune_sigma(
-            lambda sigma: run_part(model, perturbation, sigma, data, chosen, tick, runner),
-            scale=perturbation.scale(),
-            lower=lower,
-            upper=upper,
-            iterations=iterations,
-            joint=temperature,
-        )
-    return PepEnsemble(
-        model,
-        Recipe(
-            sigma=search.best.sigma,
-            size=size,
-            noise=perturbation.noise,
-            rule=selection.rule_name(parameters),
-            selected=tuple(perturbation.center),
-            likelihood=chosen,
-            temperature=search.best.temperature if temperature else 1.0,
-            search=search,
-            fingerprint=fingerprint(model),
-        ),
-        runner,
-    )
 
 
 def load(path: str | Path, model: nn.Module, *, engine: str = "auto", precision: str | None = None) -> PepEnsemble:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from peppermill.checkpoints import check_architecture, read_checkpoint
 from peppermill.curvature.analysis import local_analysis
 from peppermill.data import Batches
-from peppermill.ensemble import fit
+from peppermill.fitting import fit
 from peppermill.parameters import Selection
 from peppermill.predictions import predict
 from peppermill.progress import progress

@@ -96,6 +96,7 @@ def _text(recipe: Recipe, names: list[str], evaluations: list[Evaluation]) -> st
         "search": {
             "items": recipe.search.items,
             "joint": recipe.search.joint,
+            "passes": recipe.search.passes,
             "lower": recipe.search.lower,
             "upper": recipe.search.upper,
             "columns": ["sigma", "log_likelihood", "temperature", "tempered_log_likelihood"],
@@ -125,6 +126,7 @@ def _recipe(content: dict[str, Any], names: list[str]) -> Recipe:
             search["upper"],
             search["items"],
             search["joint"],
+            search.get("passes"),  # files of older versions do not have it
         ),
         fingerprint=Fingerprint(**content["fingerprint"]),
         split=Split(**content["split"]) if "split" in content else None,

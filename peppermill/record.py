@@ -17,6 +17,7 @@ from peppermill.evaluation import compare_all, evaluate
 from peppermill.predictions import Predictions, predict
 from peppermill.processes.together import together
 from peppermill.results import Method, Run, method_of, provenance
+from peppermill.sizes import SizeCurve, size_curve_of
 from peppermill.sweep import Sweep, sweep_sigma
 from peppermill.types import Data, Likelihood
 
@@ -40,7 +41,8 @@ def record_run(
     """Predictors by name on the same test data, the network itself first: what `write_run` and `write_report` take.
 
     Each is compared with the first. The items most helped and most hurt are those of the first ensemble without
-    temperature, or of the first with one; `images=False` keeps their pictures out of the file.
+    temperature, or of the first with one; `images=False` keeps their pictures out of the file. That ensemble without
+    temperature also shows how its NLL depends on the number of members.
     """
     if not predictors:
         raise ValueError("`predictors` is empty: give at least the network, as in `{'network': model, 'PEP': pep}`.")
@@ -48,12 +50,13 @@ def record_run(
     batches = data if isinstance(data, Batches) else Batches(data, first)
     shown = _shown_ensemble(predictors)
     predictions: dict[str, Predictions] = {}
-    effects = None
+    effects, sizes = None, None
     for name, predictor in predictors.items():
         if name == shown and predictions:
             members = predictor.member_pass(batches)
             predictions[name] = predictor.predictions_of(members)
             effects = _effects(next(iter(predictions.values())), members, predictor, name, batches, images)
+            sizes = _sizes(members, predictor, name, seed)
         else:
             predictions[name] = predict(predictor, batches, likelihood=likelihood)
     _check_names(class_names, next(iter(predictions.values())))
@@ -72,6 +75,7 @@ def record_run(
         provenance=provenance(seed, first if isinstance(first, nn.Module) else None),
         class_names=tuple(class_names),
         effects=effects,
+        sizes=sizes,
     )
 
 
@@ -156,6 +160,11 @@ def _effects(
     return with_images(found, batches) if images else found
 
 
+def _sizes(members: MemberPass, pep: PepEnsemble, name: str, seed: int) -> SizeCurve | None:
+    """NLL against the number of members, where the pass at hand is enough for it: without a temperature."""
+    return replace(size_curve_of(pep, members, seed=seed), method=name) if pep.temperature == 1 else None
+
+
 def _recipes(predictors: Mapping[str, Any]) -> dict[str, Any]:
     """How each ensemble was made and how its sigma was found."""
     return {name: _recipe(predictor) for name, predictor in predictors.items() if isinstance(predictor, PepEnsemble)}
@@ -174,4 +183,5 @@ def _recipe(pep: PepEnsemble) -> dict[str, Any]:
         "likelihood": recipe.likelihood.name,
         "validation items": search.items,
         "sigmas tried": len(search.evaluations),
+        "forward passes while tuning": search.passes,
     }

@@ -25,6 +25,7 @@ from peppermill.files import read_json, write_atomically
 from peppermill.fingerprint import fingerprint
 from peppermill.metrics import Reliability, reliability
 from peppermill.predictions import Predictions
+from peppermill.sizes import SizeCurve
 from peppermill.sweep import Sweep
 
 KIND = "peppermill run"
@@ -50,7 +51,7 @@ class Method:
 class Run:
     """What was asked, what came out, and where it was computed.
 
-    `curvature` and `overfitting` hold the numbers of two further panels of the report (docs/report.md).
+    `curvature`, `overfitting` and `sizes` hold the numbers of further panels of the report (docs/report.md).
     """
 
     title: str
@@ -62,6 +63,7 @@ class Run:
     effects: Effects | None = None
     curvature: Mapping[str, Any] | None = None
     overfitting: Mapping[str, Any] | None = None
+    sizes: SizeCurve | None = None
 
 
 def method_of(

@@ -90,6 +90,24 @@ def grow_bracket(
     return Search(tuple(paid.points), 0.0, walked[min(peak + 1, len(walked) - 1)][0])
 
 
+def walk(function: Callable[[float], float], start: float, lower: float, upper: float) -> None:
+    """Steps up from `start` while the function rises above f(0); where the first step does not rise, steps down.
+
+    The best point then lies between two others, unless it is an end of [lower, upper] or nothing beats f(0).
+    """
+    best = start
+    for _ in range(16 if function(start) > function(0.0) else 0):
+        further = min(GROWTH * best, upper)
+        if not function(further) > function(best):
+            break
+        best = further
+    for _ in range(5 if best == start else 0):
+        nearer = max(best / GROWTH, lower)
+        if nearer == best or (function(nearer) < function(best) and function(best) > function(0.0)):
+            break
+        best = nearer
+
+
 def count_peaks(points: tuple[Point, ...], depth: float) -> int:
     """How many maxima the points show, valleys shallower than `depth` not counted as separating two."""
     values = [value for _, value in sorted(points)]

@@ -46,13 +46,18 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class SigmaSearch:
-    """Every sigma that was paid for, in order, the interval that was searched, and the number N of validation items."""
+    """Every sigma that was paid for on all N validation items, in order, and the interval that holds the best.
+
+    `passes` counts forward passes of one network over all validation data, those over a part in proportion; files of
+    older versions do not know it.
+    """
 
     evaluations: tuple[Evaluation, ...]
     lower: float
     upper: float
     items: int
     joint: bool
+    passes: float | None = None
 
     @property
     def points(self) -> tuple[tuple[float, float], ...]:
@@ -78,6 +83,26 @@ class SigmaSearch:
         return evaluation.tempered_log_likelihood if self.joint else evaluation.log_likelihood
 
 
+class Evaluations:
+    """Evaluations by sigma, each paid for once: of all items, or of a part of them with weights, [n]."""
+
+    def __init__(
+        self, run: Callable[[float], MemberPass], joint: bool, weights: Tensor | None = None, share: float = 1.0
+    ) -> None:
+        self.run, self.joint, self.weights, self.share = run, joint, weights, share
+        self.known: dict[float, Evaluation] = {}
+        self.items, self.size, self.passes = 0, 0, 0.0
+
+    def __call__(self, sigma: float) -> Evaluation:
+        if sigma not in self.known:
+            members = self.run(sigma)
+            self.known[sigma] = _evaluation(members, self.joint, self.weights)
+            self.size = len(members.member_log_likelihoods)
+            self.items = self.items or _count_items(members)
+            self.passes += self.share * (self.size if sigma else 1)
+        return self.known[sigma]
+
+
 def tune_sigma(
     run: Callable[[float], MemberPass],
     *,
@@ -92,18 +117,9 @@ def tune_sigma(
     Of several processes each runs over its own items, and only sums over them travel: one for each sigma and each T.
     Without `upper`, a bracket is found by steps that start at a fiftieth of the weights' root mean square, `scale`.
     """
-    _check_interval(lower, upper)
-    evaluations: dict[float, Evaluation] = {}
-    items = 0
-
-    def evaluate(sigma: float) -> Evaluation:
-        nonlocal items
-        if sigma not in evaluations:
-            members = run(sigma)
-            items = items or _count_items(members)
-            evaluations[sigma] = _evaluation(members, joint)
-        return evaluations[sigma]
-
+    check_interval(lower, upper)
+    evaluate = Evaluations(run, joint)
+    evaluations = evaluate.known
     plain = Paid(lambda sigma: evaluate(sigma).log_likelihood)
     profile = Paid(lambda sigma: evaluate(sigma).tempered_log_likelihood)
     plain(0.0)
@@ -112,10 +128,10 @@ def tune_sigma(
     if joint:
         end = upper or _end_of_walk(profile, start, lowest, reach=max(evaluations))
         found = _look_closer(profile, sorted(evaluations), lowest, end, found.upper - found.lower, iterations)
-    for edge in _touched(found, lowest, upper):
-        evaluate(edge)  # or one could not say on which side of it the maximum lies
-    search = SigmaSearch(tuple(evaluations.values()), found.lower, found.upper, items, joint)
-    _comment(search, lowest, upper)
+    for end in _touched(found, lowest, upper):
+        evaluate(end)  # or one could not say on which side of it the maximum lies
+    search = SigmaSearch(tuple(evaluations.values()), found.lower, found.upper, evaluate.items, joint, evaluate.passes)
+    comment(search, lowest, upper)
     return search
 
 
@@ -129,7 +145,7 @@ def best_temperature(
 
     def log_likelihood(log_temperature: float) -> float:
         tempered = temper(log_probs, math.exp(log_temperature))
-        return total(tempered.gather(1, labels[:, None]))
+        return total(tempered.gather(1, labels[:, None]).squeeze(1))
 
     paid = Paid(log_likelihood)
     paid(0.0)
@@ -165,12 +181,17 @@ def _count_items(members: MemberPass) -> int:
     return items
 
 
-def _evaluation(members: MemberPass, joint: bool) -> Evaluation:
-    value = total(ensemble_log_likelihoods(members.member_log_likelihoods))
+def _evaluation(members: MemberPass, joint: bool, weights: Tensor | None) -> Evaluation:
+    summed = total if weights is None else lambda values: total(weights * values)
+    value = summed(ensemble_log_likelihoods(members.member_log_likelihoods))
     if not math.isfinite(value):
         return Evaluation(members.sigma, -math.inf, 1.0, -math.inf)
-    temperature, tempered = best_temperature(members.averaged, members.labels, total) if joint else (1.0, value)
+    temperature, tempered = best_temperature(members.averaged, members.labels, summed) if joint else (1.0, value)
     return Evaluation(members.sigma, value, temperature, max(tempered, value))
+
+
+def _weighted_sum(log_likelihoods: Tensor, weights: Tensor | None) -> float:
+    return float((log_likelihoods if weights is None else weights * log_likelihoods).sum())
 
 
 def _look_closer(
@@ -185,23 +206,30 @@ def _look_closer(
     return golden_section(profile, left, right, min(needed, iterations))
 
 
-def _check_interval(lower: float | None, upper: float | None) -> None:
+def _edge(sigma: float, lower: float, upper: float | None) -> str | None:
+    """The end of the interval that was given, if sigma is there."""
+    if upper and math.isclose(sigma, upper):
+        return f"`upper={upper:g}`"
+    return f"`lower={lower:g}`" if lower and math.isclose(sigma, lower) else None
+
+
+def check_interval(lower: float | None, upper: float | None) -> None:
+    """Refuse what is no interval of sigma."""
     if lower is not None and not 0 <= lower < math.inf:
         raise ValueError(f"`lower={lower}` must be a size of noise, zero or positive.")
     if upper is not None and not (lower or 0.0) < upper < math.inf:
         raise ValueError(f"`lower={lower or 0.0}` must be below `upper={upper}`: exchange them or widen the interval.")
 
 
-def _comment(search: SigmaSearch, lower: float, upper: float | None) -> None:
-    """Say what a careful user would want to know of the curve."""
+def comment(search: SigmaSearch, lower: float, upper: float | None) -> None:
+    """Say what a careful user would want to know of the curve and of the interval that was given."""
     best, gain = search.best, search.gain * search.items
     if best.sigma == 0:
         advise(
             "noise does not help here: no sigma that was tried beats sigma = 0 on the validation data, so the "
             f"ensemble is the network itself{' with a temperature' if search.joint else ''}."
         )
-    elif best.sigma in (lower, upper):
-        edge = f"`upper={upper:g}`" if best.sigma == upper else f"`lower={lower:g}`"
+    elif edge := _edge(best.sigma, lower, upper):
         advise(
             f"the best sigma, {best.sigma:.3g}, sits at {edge}: widen the interval, or leave it out to have one found."
         )

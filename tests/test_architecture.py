@@ -17,14 +17,14 @@ PACKAGE = Path(peppermill.__file__).resolve().parent
 #: Files and folders of the package in reading order: none imports from a later line.
 LEVELS = [
     {
-        *("types", "progress", "files", "foreign", "images", "checkpoints", "search", "metrics", "demo"),
+        *("types", "progress", "files", "foreign", "images", "checkpoints", "search", "sketch", "metrics", "demo"),
         *("processes", "placement", "advice"),
     },
     {"parameters", "noise", "data", "parts", "fingerprint", "likelihood"},
     {"splitting", "perturbation", "engines"},
-    {"predictions", "tuning", "deployment"},
-    {"recipe", "ensemble", "sweep", "curvature", "baselines"},
-    {"scoring", "evaluation", "effects", "overfitting"},
+    {"predictions", "sample", "tuning", "quick", "deployment"},
+    {"recipe", "ensemble", "fitting", "sweep", "curvature", "baselines"},
+    {"scoring", "evaluation", "effects", "overfitting", "sizes"},
     {"results"},
     {"record", "integrations"},
     {"report"},
@@ -127,7 +127,8 @@ def test_baselines_do_not_know_each_other():
 
 
 def test_the_search_knows_nothing_of_networks():
-    assert not any(name.split(".")[0] == "torch" for name in imports_of(TREES[PACKAGE / "search.py"]))
+    for file in ("search.py", "sketch.py"):
+        assert not any(name.split(".")[0] == "torch" for name in imports_of(TREES[PACKAGE / file]))
 
 
 def test_experiments_use_public_names_only():

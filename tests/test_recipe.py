@@ -80,6 +80,16 @@ def test_the_search_is_kept_to_ten_digits_and_sigma_to_the_last(tmp_path, joint)
     assert (again.lower, again.upper, again.items, again.joint) == (0.01, 0.02, 300, joint)
 
 
+def test_the_passes_that_were_spent_are_kept_and_a_file_without_them_is_read(tmp_path):
+    search = replace(recipe_for(MODEL).search, passes=35.4446)
+    path = written(tmp_path, recipe_for(MODEL, search=search))
+    assert read_recipe(path, MODEL).search.passes == 35.4446
+    content = json.loads(path.read_text())
+    del content["search"]["passes"]
+    path.write_text(json.dumps(content))
+    assert read_recipe(path, MODEL).search.passes is None
+
+
 def test_a_sigma_at_which_members_broke_down_is_null_in_the_file(tmp_path):
     broken = SigmaSearch(
         (Evaluation(0.0, -3.0, 1.0, -3.0), Evaluation(9.0, -math.inf, 1.0, -math.inf)), 0.0, 9.0, 5, True

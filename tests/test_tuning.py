@@ -325,16 +325,18 @@ def test_a_temperature_is_never_worse_than_none(seed, items):
     size=st.integers(1, 6),
     antithetic=st.booleans(),
     interval=st.booleans(),
+    search=st.sampled_from(["golden", "quick"]),
 )
 def test_joint_tuning_loses_to_neither_of_its_parts_on_validation_data(
-    seed, stretch, items, size, antithetic, interval
+    seed, stretch, items, size, antithetic, interval, search
 ):
     """Random networks from timid to certain, random labels: the curves have every shape, two peaks among them."""
     model, data = networks.mlp(seed, torch.float64), networks.items(items, seed=seed, dtype=torch.float64)
     with torch.no_grad():
         for value in model.parameters():
             value.mul_(10**stretch)
-    options = {"size": size, "antithetic": antithetic, "seed": seed, **({"upper": 10**stretch} if interval else {})}
+    options = {"size": size, "antithetic": antithetic, "seed": seed, "search": search}
+    options |= {"upper": 10**stretch} if interval else {}
     both = quietly(pm.fit, model, data, temperature=True, **options)
     alone = quietly(pm.fit, model, data, **options)
     warm = quietly(pm.fit_temperature, model, data)
@@ -343,17 +345,19 @@ def test_joint_tuning_loses_to_neither_of_its_parts_on_validation_data(
     assert found[0] == pytest.approx(both.search.best.tempered_log_likelihood, abs=1e-9 * items)
 
 
-def test_joint_tuning_does_not_stop_at_the_first_peak_of_the_profile():
+@pytest.mark.parametrize("search", ["golden", "quick"])
+def test_joint_tuning_does_not_stop_at_the_first_peak_of_the_profile(search):
     """This network's profile peaks near sigma = 0 and again, higher, near the sigma that PEP alone finds."""
     model, validation, _ = networks.overfitted(seed=5)
-    both, alone = pm.fit(model, validation, temperature=True), pm.fit(model, validation)
+    both, alone = (pm.fit(model, validation, temperature=joint, search=search) for joint in (True, False))
     assert both.search.best.tempered_log_likelihood >= alone.search.best.log_likelihood
 
 
-def test_joint_tuning_pays_for_all_that_pep_alone_would_try_and_little_more(overfitted):
+@pytest.mark.parametrize("search", ["golden", "quick"])
+def test_joint_tuning_pays_for_all_that_pep_alone_would_try_and_little_more(overfitted, search):
     model, validation, _ = overfitted
-    alone = pm.fit(model, validation)
-    both = pm.fit(model, validation, temperature=True)
+    alone = pm.fit(model, validation, search=search)
+    both = pm.fit(model, validation, temperature=True, search=search)
     tried = {sigma for sigma, _ in alone.search.points}
     assert tried <= {sigma for sigma, _ in both.search.points}
     assert len(both.search.points) <= len(tried) + 8
@@ -370,12 +374,12 @@ def test_the_log_likelihoods_of_a_joint_search_are_those_of_pep_alone(overfitted
 
 @no_best_temperature
 @pytest.mark.parametrize("joint", [False, True])
-def test_a_warning_points_at_the_line_of_the_user(joint):
+@pytest.mark.parametrize("search", ["golden", "quick"])
+def test_a_warning_points_at_the_line_of_the_user(joint, search):
     model = networks.mlp()
     inputs, _ = networks.items(40)
     perfect = model(inputs).argmax(dim=1)
+    rule = lambda name, value: name == "0.weight"  # noqa: E731
     with pytest.warns(pm.PepWarning, match="noise does not help") as record:
-        pm.fit(
-            model, (inputs, perfect), parameters=lambda name, value: name == "0.weight", upper=5.0, temperature=joint
-        )
+        pm.fit(model, (inputs, perfect), parameters=rule, upper=5.0, temperature=joint, search=search)
     assert {warning.filename for warning in record} == {__file__}

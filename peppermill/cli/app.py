@@ -7,7 +7,21 @@ from typing import Annotated
 
 import typer
 
-from peppermill.cli import console, curvature, demo, evaluate, export, fit, info, paper, predict, probe, report, sweep
+from peppermill.cli import (
+    console,
+    curvature,
+    demo,
+    evaluate,
+    export,
+    fit,
+    info,
+    paper,
+    predict,
+    probe,
+    report,
+    size,
+    sweep,
+)
 from peppermill.recipe import versions
 
 app = typer.Typer(
@@ -32,6 +46,7 @@ for name, module in {
     "sweep": sweep,
     "curvature": curvature,
     "probe": probe,
+    "size": size,
     "report": report,
     "info": info,
 }.items():

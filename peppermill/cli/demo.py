@@ -11,8 +11,8 @@ import typer
 import peppermill.demo
 from peppermill.baselines.temperature import fit_temperature
 from peppermill.cli.console import say, show_methods
-from peppermill.ensemble import fit
 from peppermill.files import refuse_unwritable
+from peppermill.fitting import fit
 from peppermill.record import record_run, sweep_around
 from peppermill.report import plots
 from peppermill.report.page import write_report

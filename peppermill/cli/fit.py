@@ -11,8 +11,9 @@ import typer
 
 from peppermill.cli import items, options
 from peppermill.cli.console import say
-from peppermill.ensemble import PepEnsemble, fit
+from peppermill.ensemble import PepEnsemble
 from peppermill.files import refuse_unwritable
+from peppermill.fitting import fit
 from peppermill.processes.group import rank
 
 EXAMPLES = (
@@ -38,7 +39,12 @@ def command(
     seed: options.Seed = 0,
     lower: Annotated[float | None, typer.Option(help="Search sigma from here.")] = None,
     upper: Annotated[float | None, typer.Option(help="Search sigma up to here; found by itself when absent.")] = None,
-    iterations: Annotated[int, typer.Option(help="Iterations of the golden-section search.")] = 7,
+    search: Annotated[
+        str | None, typer.Option(help="quick (at most five passes of all members) or golden (the paper's).")
+    ] = None,
+    iterations: Annotated[
+        int | None, typer.Option(help="Iterations of the golden-section search, which is then used; 7 in the paper.")
+    ] = None,
     likelihood: options.LikelihoodName = "categorical",
     batch_size: options.BatchSize = 500,
     engine: options.EngineName = "auto",
@@ -59,6 +65,7 @@ def command(
         seed=seed,
         lower=lower,
         upper=upper,
+        search=search,
         iterations=iterations,
         temperature=temperature,
         likelihood=likelihood,
@@ -78,12 +85,12 @@ def command(
 
 
 def _say_what_was_found(pep: PepEnsemble, temperature: bool) -> None:
-    count, base, best = pep.search.items, pep.search.baseline, pep.search.best
+    count, base, best, passes = pep.search.items, pep.search.baseline, pep.search.best, pep.search.passes or 0.0
     found = best.tempered_log_likelihood if temperature else best.log_likelihood
     with_temperature = f", T = {pep.temperature:.4g}" if temperature else ""
     drawn = f" drawn from {pep.recipe.split.items:,}" if pep.recipe.split else ""
     say(
         f"sigma = {pep.sigma:.4g}{with_temperature}, found with {len(pep.search.evaluations)} values of sigma on "
-        f"{count:,} items{drawn}"
+        f"{count:,} items{drawn} and {passes:.1f} forward passes ({passes / pep.size:.1f} of all {pep.size} members)"
     )
     say(f"validation NLL {-base.log_likelihood / count:.4f} -> {-found / count:.4f}")

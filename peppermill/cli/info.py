@@ -51,7 +51,8 @@ def _show_ensemble(content: dict[str, Any]) -> None:
     say(f"sigma = {content['sigma']:.6g}, temperature = {content['temperature']:.6g}")
     say(f"perturbs {selection['arrays']} arrays ({selection['rule']}) of a network with {network['numbers']:,} numbers")
     say(f"likelihood: {content['likelihood']['name']}")
-    say(f"found on {search['items']:,} validation items with {len(search['evaluations'])} values of sigma:")
+    spent = f" and {search['passes']:.1f} forward passes" if search.get("passes") else ""
+    say(f"found on {search['items']:,} validation items with {len(search['evaluations'])} values of sigma{spent}:")
     if split := content.get("split"):
         drawn = f"{split['validation']:,} of the {split['items']:,} items of {split['data']}, seed {split['seed']}"
         say(f"drawn from {drawn}; the others are for testing")

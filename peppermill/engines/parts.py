@@ -29,11 +29,23 @@ def run_part(
     engine: Engine | None = None,
 ) -> MemberPass:
     """All members at this sigma over the part of this process, which may have no item that counts."""
-    part = part_of(data)
-    if part.source == []:
-        none = no_items(part)
+    return run_here(model, perturbation, sigma, part_of(data), likelihood, tick, engine)
+
+
+def run_here(
+    model: nn.Module,
+    perturbation: Perturbation,
+    sigma: float,
+    data: Batches,
+    likelihood: Likelihood,
+    tick: Tick,
+    engine: Engine | None = None,
+) -> MemberPass:
+    """The same over data that belong to this process alone."""
+    if data.source == []:
+        none = no_items(data)
         return MemberPass(sigma, none.expand(perturbation.size, 0), none[:, None], none.long())
-    return run_members(model, perturbation, sigma, part, likelihood, tick, engine)
+    return run_members(model, perturbation, sigma, data, likelihood, tick, engine)
 
 
 def run_all(

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from peppermill.data import output_tensor
 from peppermill.engines.loop import refuse_training_mode
-from peppermill.ensemble import PepEnsemble, fit
+from peppermill.ensemble import PepEnsemble
+from peppermill.fitting import fit
 from peppermill.integrations.mlp import kept_for_tuning, train_mlp
 from peppermill.parameters import Selection
 from peppermill.placement import device_of, dtype_of

@@ -43,8 +43,9 @@ def main(settings: Settings, pictures: Pictures | None = None) -> dict[str, Any]
         row.build().to(settings.machine.device), Work(pictures.row, row, settings, data).baseline().state, 0
     )
     validation = (data.validation.images, data.validation.labels)
-    pep = pm.fit(model, validation, parameters=pictures.parameters, size=pictures.size, antithetic=False)
-    both = pm.fit(model, validation, parameters=pictures.parameters, size=pictures.size, temperature=True)
+    options: dict[str, Any] = {"parameters": pictures.parameters, "size": pictures.size, "search": "golden"}
+    pep = pm.fit(model, validation, antithetic=False, **options)
+    both = pm.fit(model, validation, temperature=True, **options)
     predictors = {
         "network": model,
         "temperature scaling": pm.fit_temperature(model, validation),

@@ -80,8 +80,15 @@ def main(settings: Settings) -> dict[str, Any]:
     data = five_classes(settings)
     network = train(settings, data)
     with precision(Machine(settings.machine.device, precision="tf32")):
-        pep = pm.fit(network, data.validation, parameters=settings.parameters, size=settings.size)
-        both = pm.fit(network, data.validation, parameters=settings.parameters, size=settings.size, temperature=True)
+        pep = pm.fit(network, data.validation, parameters=settings.parameters, size=settings.size, search="golden")
+        both = pm.fit(
+            network,
+            data.validation,
+            parameters=settings.parameters,
+            size=settings.size,
+            temperature=True,
+            search="golden",
+        )
         warm = pm.fit_temperature(network, data.validation)
         predictors = {"network": network, "temperature scaling": warm, "PEP": pep, "PEP with temperature": both}
         methods = {name: _detection(predictor, data, settings.bins) for name, predictor in predictors.items()}

@@ -42,12 +42,12 @@ def paper_sigma(run: Run, scale: float) -> Found:
 
 
 def our_sigma(run: Run, scale: float) -> Found:
-    """`pm.fit`: sigma = 0 is in the race, and the range is found."""
+    """`pm.fit(..., search="golden")`: sigma = 0 is in the race, and the range is found."""
     return Found(tune_sigma(run, scale=scale).best.sigma)
 
 
 def our_sigma_and_temperature(run: Run, scale: float) -> Found:
-    """`pm.fit(..., temperature=True)`."""
+    """`pm.fit(..., search="golden", temperature=True)`."""
     best = tune_sigma(run, scale=scale, joint=True).best
     return Found(best.sigma, best.temperature)
 

@@ -21,6 +21,7 @@ def payload(content: Mapping[str, Any]) -> dict[str, Any]:
         "classes": _classes(content),
         "curvature": _curvature(content.get("curvature")),
         "overfitting": _overfitting(content.get("overfitting")),
+        "sizes": _sizes(content),
     }
 
 
@@ -134,6 +135,19 @@ def _curvature(panel: Mapping[str, Any] | None) -> Any:
 def _overfitting(panel: Mapping[str, Any] | None) -> Any:
     names = ("name", "overfitting", "effect", "sigma")
     return rounded({"points": [{name: point[name] for name in names} for point in panel["points"]]}) if panel else None
+
+
+def _sizes(content: Mapping[str, Any]) -> Any:
+    panel = content.get("sizes")
+    if not panel:
+        return None
+    rows = [
+        (size, *(nll[key] for key in ("value", "lower", "upper")))
+        for size, nll in zip(panel["sizes"], panel["nll"], strict=True)
+    ]
+    columns = dict(zip(("sizes", "nll", "lower", "upper"), map(list, zip(*rows, strict=True)), strict=True))
+    first = content["methods"][0]["scores"]["estimates"]["nll"]["value"] if content["methods"] else None
+    return rounded({**columns, "network": first})
 
 
 def class_name(content: Mapping[str, Any], k: int) -> str:

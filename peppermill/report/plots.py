@@ -34,6 +34,7 @@ ELSEWHERE = {
     "members_histogram": "peppermill.report.member_plots",
     "effect_curves": "peppermill.report.curvature_plots",
     "overfitting_scatter": "peppermill.report.curvature_plots",
+    "size_curve": "peppermill.report.size_plots",
 }
 
 __all__ = ["refuse_other_formats", "reliability_diagrams", "save_figure", "sigma_curve", *ELSEWHERE]

@@ -11,6 +11,7 @@ from peppermill.report.payload import TOP_CLASSES, class_name, star
 from peppermill.report.verdict import UNITS, judged, outcome, p_words, verdict
 
 _WHY = " (being less sure costs a little where the network was right, and saves much where it was sure and wrong)"
+ENOUGH = (0.01, 0.003, 0.001)  # losses of NLL
 _BASE64 = re.compile(r"[A-Za-z0-9+/]+=*")
 
 
@@ -26,6 +27,7 @@ def view(content: Mapping[str, Any]) -> dict[str, Any]:
         "effects": _effects(content),
         "curvature": _panel(content, "curvature", ("laplacian", "fisher_trace", "effect_rate")),
         "overfitting": _panel(content, "overfitting", ("spearman", "spearman_lower", "spearman_upper")),
+        "sizes": _sizes(content.get("sizes")),
         "provenance": _groups(content),
     }
 
@@ -168,6 +170,22 @@ def _panel(content: Mapping[str, Any], name: str, keys: tuple[str, ...]) -> dict
     if not panel:
         return None
     return {key: _amount(panel[key]) for key in keys} | {"networks": f"{len(panel.get('points', ())):,}"}
+
+
+def _sizes(panel: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """How many members are enough for each of three losses, where fewer than all are."""
+    if not panel:
+        return None
+    rows, size = list(zip(panel["sizes"], panel["loss"], strict=True)), panel["sizes"][-1]
+    enough = {most: next(k for k, loss in rows if loss["upper"] <= most) for most in ENOUGH}
+    parts = [f"{k} lose{'s' if k == 1 else ''} at most {most:g}" for most, k in enough.items() if k < size]
+    return {
+        "method": panel["method"],
+        "size": size,
+        "tested": f"{panel['items']:,}",
+        "level": f"{100 * panel['level']:g}",
+        "enough": ", ".join(parts) or f"any fewer lose more than {ENOUGH[0]:g}",
+    }
 
 
 def _amount(value: float | None) -> str:

@@ -5,7 +5,7 @@ import shlex
 import pytest
 import typer.main
 
-from peppermill.cli import app, curvature, demo, evaluate, export, fit, info, predict, probe, report, sweep
+from peppermill.cli import app, curvature, demo, evaluate, export, fit, info, predict, probe, report, size, sweep
 from peppermill.recipe import versions
 
 COMMANDS = {
@@ -17,6 +17,7 @@ COMMANDS = {
     "sweep": sweep,
     "curvature": curvature,
     "probe": probe,
+    "size": size,
     "report": report,
     "info": info,
 }

@@ -18,6 +18,8 @@ def test_the_file_holds_what_the_library_finds(done, network, data, folder):
     assert (loaded.sigma, loaded.size, loaded.seed) == (pep.sigma, 4, 3)
     assert np.array(loaded.search.points) == pytest.approx(np.array(pep.search.points))
     assert f"sigma = {pep.sigma:.4g}, found with {len(pep.search.evaluations)} values of sigma on 300 items" in written
+    passes = pep.search.passes
+    assert f"on 300 items and {passes:.1f} forward passes ({passes / 4:.1f} of all 4 members)" in written
     base, best = (-value / 300 for value in (pep.search.baseline.log_likelihood, pep.search.best.log_likelihood))
     assert f"validation NLL {base:.4f} -> {best:.4f}" in written
     assert best < base
@@ -48,6 +50,7 @@ def test_a_temperature_is_tuned_and_saved(done, network, data):
         (("--noise", "uniform"), {"noise": "uniform"}),
         (("--independent",), {"antithetic": False}),
         (("--lower", "0.01", "--upper", "2", "--iterations", "3"), {"lower": 0.01, "upper": 2.0, "iterations": 3}),
+        (("--search", "golden"), {"search": "golden"}),
         (("--batch-size", "7"), {"batch_size": 7}),
         (("--engine", "vmap"), {"engine": "vmap"}),
         (("--precision", "bfloat16"), {"precision": "bfloat16"}),

@@ -20,7 +20,10 @@ def test_an_ensemble(done, network, data, folder):
     assert f"sigma = {pep.sigma:.6g}, temperature = 1" in written
     assert "perturbs 2 arrays (kernels) of a network with 323 numbers" in written
     assert "likelihood: categorical" in written
-    assert f"found on 300 validation items with {len(pep.search.evaluations)} values of sigma:" in written
+    assert (
+        f"found on 300 validation items with {len(pep.search.evaluations)} values of sigma and "
+        f"{pep.search.passes:.1f} forward passes:"
+    ) in written
     [chosen] = [line for line in written.splitlines() if line.endswith("<- chosen")]
     assert f"sigma = {pep.sigma:.4g}" in chosen
     assert f"L(sigma)/N = {pep.search.best.log_likelihood / 300:.5f}" in chosen

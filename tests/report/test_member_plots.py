@@ -49,7 +49,7 @@ def test_no_item_is_an_error():
 
 
 def test_every_figure_is_found_under_plots():
-    for name in ("sigma_curve", "reliability_diagrams", "members_histogram", "save_figure"):
+    for name in ("sigma_curve", "reliability_diagrams", "members_histogram", "size_curve", "save_figure"):
         assert callable(getattr(pm.plots, name))
     with pytest.raises(AttributeError, match="has no attribute 'pie'"):
         _ = pm.plots.pie

@@ -139,7 +139,7 @@ def figures(found):
 
 def test_a_run_without_a_sweep_has_no_slider(run, tmp_path):
     found = page(replace(run, sweep=None), tmp_path)
-    assert figures(found) == {"method", "members", "classes", "curvature", "overfitting"}
+    assert figures(found) == {"method", "members", "classes", "curvature", "overfitting", "sizes"}
     assert not [attrs for tag, attrs in found.elements if tag == "input"]
 
 
@@ -169,6 +169,31 @@ def test_panels_of_curvature_and_overfitting_are_there_when_the_run_has_them(run
     assert "Laplacian −12.5, trace of the Fisher information 14.5, effect σ²/2 times 2" in text
     assert "Spearman’s rank correlation 1 [0.8, 1] over 3 networks" in text
     assert not {"curvature", "overfitting"} & figures(page(replace(run, curvature=None, overfitting=None), tmp_path))
+
+
+def test_the_panel_of_sizes_says_how_many_members_are_enough(run, tmp_path):
+    found = page(run, tmp_path)
+    sizes = run.sizes
+    assert sizes.smallest(0.01) == 6
+    opening = "Against all 6 members of PEP on these 400 items, "
+    assert f"{opening}any fewer lose more than 0.01" in squeezed(found.text)
+    small = tuple(
+        replace(lost, upper=upper) for lost, upper in zip(sizes.loss, (9, 0.009, 9, 0.002, 9, 0), strict=True)
+    )
+    text = squeezed(page(replace(run, sizes=replace(sizes, loss=small)), tmp_path).text)
+    assert f"{opening}2 lose at most 0.01, 4 lose at most 0.003 of the log-loss (the upper end of 95 %" in text
+    drawn = json.loads(found.scripts[0])["runs"][0]["sizes"]
+    assert drawn["sizes"] == [1, 2, 3, 4, 5, 6]
+    assert drawn["nll"] == pytest.approx([estimate.value for estimate in sizes.nll], rel=1e-7)
+    assert drawn["upper"] == pytest.approx([estimate.upper for estimate in sizes.nll], rel=1e-7)
+    assert drawn["network"] == pytest.approx(run.methods[0].scores.nll.value, rel=1e-7)
+    assert "sizes" not in figures(page(replace(run, sizes=None), tmp_path))
+
+
+def test_sizes_alone_have_a_page(run, tmp_path):
+    found = page(pm.Run("sizes", {}, (), sizes=run.sizes), tmp_path)
+    assert figures(found) == {"sizes"}
+    assert json.loads(found.scripts[0])["runs"][0]["sizes"]["network"] is None
 
 
 def truncated(path):
@@ -205,6 +230,12 @@ def lists_of_two_lengths(path):
     path.write_text(json.dumps(content))
 
 
+def half_a_curve(path):
+    content = json.loads(path.read_text())
+    content["sizes"]["nll"].pop()
+    path.write_text(json.dumps(content))
+
+
 DAMAGES = [
     (truncated, r"run\.json is not JSON \(line \d+\): it is truncated or corrupted"),
     (newer, r"run\.json has version 2, and this library reads up to 1: install a newer peppermill"),
@@ -213,6 +244,7 @@ DAMAGES = [
     (text_for_a_number, r"run\.json is damaged \(.*so no report was written: run the command that wrote it again"),
     (half_a_panel, r"run\.json is damaged \(KeyError: 'laplacian'\)"),
     (lists_of_two_lengths, r"run\.json is damaged \(ValueError: zip\(\) argument 4 is shorter"),
+    (half_a_curve, r"run\.json is damaged \(ValueError: zip\(\) argument 2 is shorter"),
 ]
 
 

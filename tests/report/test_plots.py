@@ -12,8 +12,10 @@ import pytest
 import torch
 from matplotlib.image import imread
 
+from peppermill.evaluation import Estimate
 from peppermill.metrics import reliability
 from peppermill.report import plots
+from peppermill.sizes import SizeCurve
 from peppermill.sweep import Sweep, SweepPoint
 
 
@@ -53,6 +55,19 @@ def test_the_peak_and_the_network_are_in_sight_whatever_falls_beyond(sweep):
     low, high = plots.sigma_curve(far).axes[0].get_ylim()
     assert -1 < low < -0.5
     assert -0.4 < high < -0.3
+
+
+def test_the_size_curve_marks_the_fewest_members_that_are_enough():
+    nll = tuple(Estimate(value, value - 0.1, value + 0.1) for value in (0.5, 0.4, 0.38, 0.379))
+    loss = tuple(Estimate(value, value, value) for value in (0.121, 0.021, 0.001, 0.0))
+    figure = plots.size_curve(SizeCurve((1, 2, 4, 8), nll, loss, 100, 0.95, "my PEP"), 0.005, network=0.6)
+    lines = {line.get_label(): line for line in figure.axes[0].get_lines()}
+    assert list(lines["my PEP"].get_xdata()) == [1, 2, 4, 8]
+    assert list(lines["my PEP"].get_ydata()) == [0.5, 0.4, 0.38, 0.379]
+    assert list(lines["4 lose at most 0.005"].get_xdata()) == [4, 4]
+    assert list(lines["the network itself"].get_ydata()) == [0.6, 0.6]
+    band = figure.axes[0].collections[0].get_paths()[0].vertices
+    assert (band[:, 1].min(), band[:, 1].max()) == pytest.approx((0.279, 0.6))
 
 
 def test_one_column_for_each_method_with_its_ece(tables):

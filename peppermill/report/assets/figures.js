@@ -170,5 +170,17 @@ const Figures = (() => {
     };
   }
 
-  return { colors, sigma, reliability, members, classes, change, gains, curvature, overfitting };
+  function sizes(data, c) {
+    const line = (y, more) => ({ type: "scatter", mode: "lines", x: data.sizes, y, hoverinfo: "skip", line: { width: 0 }, ...more });
+    const network = data.network === null ? [] : [line(data.sizes.map(() => data.network), { line: { color: c.soft, width: 1.5, dash: "dot" } })];
+    return {
+      data: [
+        line(data.lower, {}), line(data.upper, { fill: "tonexty", fillcolor: c.ensemble + "2b" }), ...network,
+        line(data.nll, { mode: "lines+markers", marker: { size: 8, color: c.ensemble }, line: { color: c.ensemble, width: 2.5 }, hoverinfo: "all", hovertemplate: "%{x} members<br>NLL %{y:.4f}<extra></extra>" }),
+      ],
+      layout: layout(c, { margin: { l: 60, r: 16, t: 10, b: 44 }, xaxis: axis(c, { title: { text: "members m" }, tickformat: "d" }), yaxis: axis(c, { title: { text: "log-loss, NLL" }, automargin: true }) }),
+    };
+  }
+
+  return { colors, sigma, reliability, members, classes, change, gains, curvature, overfitting, sizes };
 })();

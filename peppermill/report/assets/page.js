@@ -17,6 +17,7 @@
       members: () => Figures.members(run.items[index], c),
       classes: () => Figures.classes(run.classes, c),
       curvature: () => Figures.curvature(run.curvature, c),
+      sizes: () => Figures.sizes(run.sizes, c),
       overfitting: () => Figures.overfitting(run.overfitting, c),
       change: () => Figures.change(content.compared, score, c),
       gains: () => Figures.gains(content.runs, content.compared.map((row) => row.title), c),

@@ -1,0 +1,143 @@
+"""A sample of the data, chosen so that weighted sums over it stand for sums over all.
+
+Noise changes most where the network is unsure or wrong, so the chance that an example is chosen grows with the surprise
+of its labels, and its weight is one over that chance. The choice is systematic: it walks through the data in their own
+order, so that data sorted by class are represented too, and nothing about it is random.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from peppermill.data import Batches, map_tensors
+from peppermill.engines.loop import MemberPass
+from peppermill.processes.group import rank
+from peppermill.processes.messages import every
+from peppermill.processes.results import total
+from peppermill.types import Batch, Inputs, Likelihood
+
+SHARE = 1 / 16  # of the examples shows where the summit is,
+FEWEST = 100  # but no fewer than these,
+SMALL = 5 * FEWEST  # and of data smaller than this a part would save nothing
+FLOOR = 0.2  # in units of the mean surprise: what each example has at least, so that the sure ones are looked at too
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Some of the examples, the weight of each of their items, [n], and the share of all examples that they are.
+
+    Of several processes, each has the chosen ones of its own part; together they are those that one would choose.
+    """
+
+    data: Batches
+    weights: Tensor
+    share: float
+
+
+def sample_of(data: Batches, network: MemberPass, likelihood: Likelihood, model: Any = None) -> Sample | None:
+    """A sample of data over which the network itself has passed, at sigma = 0; nothing where all are needed.
+
+    All are needed of small data, and of inputs whose rows are not the examples.
+    """
+    parts = every("what each process has", [data.examples, data.bytes])
+    examples, size = (sum(column) for column in zip(*parts, strict=True))
+    if examples < SMALL:
+        return None
+    share = min(max(SHARE, FEWEST / examples), data.kept_bytes / max(size, 1))
+    expected = share * examples * _surprises(network.member_log_likelihoods[0])
+    found = _chosen(data, expected, likelihood)
+    counts = every("the sample", None if found is None else sum(len(labels) for _, labels in found[0]))
+    if found is None or None in counts:
+        return None
+    return Sample(Batches(found[0], model, argument=data.argument), found[1], sum(counts) / examples)
+
+
+def _surprises(log_likelihoods: Tensor) -> Tensor:
+    """How surprising each label is, [N], with sum 1; a density has no largest value of its own, so the data's is taken.
+
+    The square root comes nearest to how much noise changes the log-likelihood.
+    """
+    highest = max(every("the best likelihood", float(log_likelihoods.max()) if len(log_likelihoods) else -math.inf))
+    surprises = (highest - log_likelihoods).sqrt()
+    items = sum(every("the number of items", len(surprises)))
+    surprises = surprises + (FLOOR * total(surprises) / items or 1.0)
+    return surprises.div(total(surprises))
+
+
+def _chosen(data: Batches, expected: Tensor, likelihood: Likelihood) -> tuple[list[Batch], Tensor] | None:
+    """The chosen examples in batches, and the weights of their items; nothing where examples are not rows."""
+    batches, weights, size = [], [expected.new_zeros(0)], 1
+    for (inputs, labels), chosen, weight in _choices(data, expected, likelihood):
+        if not _in_rows(inputs, len(labels)):
+            return None
+        if bool(chosen.any()):
+            batches.append((map_tensors(lambda t, rows=chosen: t[rows], inputs), labels[chosen]))
+        weights.append(weight)
+        size = max(size, len(labels))
+    return list(_merged(batches, size)), torch.cat(weights)
+
+
+def _choices(data: Batches, expected: Tensor, likelihood: Likelihood) -> Iterator[tuple[Batch, Tensor, Tensor]]:
+    """Each batch, which of its examples are chosen, and the weights of the items of those."""
+    start, reached = 0, 0.5 + sum(every("what is expected", float(expected.sum()))[: rank()])
+    for inputs, labels in data if data.examples else ():
+        owners = _owners(labels, likelihood)
+        own = expected[start : start + len(owners)]
+        chances = own.new_zeros(len(labels)).index_add_(0, owners, own)
+        ends = reached + chances.cumsum(0)
+        chosen = ends.floor() > (ends - chances).floor()  # every time that the sum of chances passes an integer
+        yield (inputs, labels), chosen, 1 / chances.clamp(max=1)[owners][chosen[owners]]
+        start, reached = start + len(owners), float(ends[-1])
+
+
+def _owners(labels: Tensor, likelihood: Likelihood) -> Tensor:
+    """The example to which each item that counts belongs: a pixel to its image, a token to its text."""
+    examples = torch.arange(len(labels), device=labels.device, dtype=torch.float64)
+    spread = examples.view(-1, *(1,) * (labels.ndim - 1)).expand(labels.shape)
+    return likelihood.items(spread.unsqueeze(-1), labels)[0].flatten().long()
+
+
+def _in_rows(inputs: Inputs, count: int) -> bool:
+    """Whether each row of each tensor is an example, and nothing else depends on the example."""
+    leaves = _leaves(inputs)
+    rows = [leaf.ndim > 0 and len(leaf) == count for leaf in leaves if isinstance(leaf, Tensor)]
+    others = [leaf for leaf in leaves if not isinstance(leaf, Tensor)]
+    return bool(rows) and all(rows) and all(leaf is None or isinstance(leaf, (bool, int, float)) for leaf in others)
+
+
+def _leaves(value: Any) -> list[Any]:
+    if isinstance(value, Mapping):
+        return [leaf for part in value.values() for leaf in _leaves(part)]
+    if isinstance(value, (tuple, list)):
+        return [leaf for part in value for leaf in _leaves(part)]
+    return [value]
+
+
+def _merged(batches: Sequence[Batch], size: int) -> Iterator[Batch]:
+    """Batches of up to `size` examples, for speed; those of different shapes, as of padded texts, stay apart."""
+    for _, alike in groupby(batches, key=_arrangement):
+        group: list[Batch] = []
+        for batch in alike:
+            if group and sum(len(labels) for _, labels in [*group, batch]) > size:
+                yield _joined(group)
+                group = []
+            group.append(batch)
+        yield _joined(group)
+
+
+def _arrangement(batch: Batch) -> str:
+    return str(map_tensors(lambda t: (tuple(t.shape[1:]), t.dtype), batch))
+
+
+def _joined(group: Sequence[Batch]) -> Batch:
+    columns = zip(*(_leaves(batch) for batch in group), strict=True)
+    joined = (torch.cat(column) for column in columns if isinstance(column[0], Tensor))
+    together: Batch = map_tensors(lambda _: next(joined), group[0])
+    return together

@@ -1,0 +1,195 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from peppermill.data import Batches
+from peppermill.engines.loop import MemberPass
+from peppermill.likelihood import Bernoulli, Categorical, Gaussian
+from peppermill.sample import sample_of
+
+
+def quiet(items):
+    """Nothing done for each item of progress."""
+
+
+def network_pass(log_likelihoods):
+    """A pass of the network itself: the sample is chosen by its log-likelihoods alone."""
+    return MemberPass(0.0, torch.as_tensor(log_likelihoods)[None].double(), torch.empty(0), torch.empty(0))
+
+
+def read(data):
+    """Batches that have been passed over once, as those of `fit` have."""
+    for _ in data:
+        pass
+    return data
+
+
+def chosen(sample):
+    return torch.cat([inputs for inputs, _ in sample.data]).long()
+
+
+def surprising(count, seed=0):
+    """Log-likelihoods of a network that is mostly sure and right, and sometimes very wrong."""
+    return -(torch.empty(count).exponential_(generator=torch.Generator().manual_seed(seed)) ** 3)
+
+
+def test_of_equally_surprising_examples_every_sixteenth_is_taken():
+    data = read(Batches((torch.arange(3200), torch.zeros(3200, dtype=torch.long))))
+    sample = sample_of(data, network_pass(torch.full((3200,), -0.5)), Categorical())
+    assert torch.equal(chosen(sample).diff(), torch.full((199,), 16))
+    assert sample.weights == pytest.approx(torch.full((200,), 16.0))
+    assert sample.share == 1 / 16
+
+
+@pytest.mark.parametrize("count", [500, 777, 1600, 5000])
+def test_the_part_is_a_sixteenth_but_no_fewer_than_a_hundred(count):
+    """As many as the chances sum up to; those that are capped at 1 make it fewer."""
+    data = read(Batches((torch.arange(count), torch.zeros(count, dtype=torch.long))))
+    sample = sample_of(data, network_pass(surprising(count)), Categorical())
+    wanted = max(count / 16, 100)
+    assert 0.7 * wanted <= len(sample.weights) <= wanted + 1
+    assert sample.share == len(sample.weights) / count
+
+
+def test_weights_are_one_over_chances_and_estimate_sums_over_all():
+    """Averaged over where the walk begins (the data rotated), each example's weight times its chance is one.
+
+    Rotating moves the walk by each chance in turn, not evenly, so the average is one only within the largest chance.
+    """
+    values = surprising(600, seed=3)
+    totals = []
+    for shift in range(600):
+        rolled = values.roll(shift)
+        data = read(Batches((torch.arange(600), torch.zeros(600, dtype=torch.long))))
+        sample = sample_of(data, network_pass(rolled), Categorical())
+        totals.append(float((sample.weights * rolled[chosen(sample)]).sum()))
+    assert sum(totals) / 600 == pytest.approx(float(values.double().sum()), rel=0.01)
+
+
+def test_the_most_surprising_example_is_always_there_with_weight_one():
+    values = torch.full((2000,), -1e-4)
+    values[1234] = -50.0
+    data = read(Batches((torch.arange(2000), torch.zeros(2000, dtype=torch.long))))
+    sample = sample_of(data, network_pass(values), Categorical())
+    place = chosen(sample).tolist().index(1234)
+    assert sample.weights[place] == 1
+    assert sample.weights.max() > 10
+
+
+def test_data_sorted_by_class_are_represented():
+    labels = torch.arange(10).repeat_interleave(320)
+    sample = sample_of(
+        read(Batches((torch.arange(3200), labels))), network_pass(torch.full((3200,), -1.0)), Categorical()
+    )
+    counts = torch.cat([found for _, found in sample.data]).bincount()
+    assert counts.tolist() == [20] * 10
+
+
+@pytest.mark.parametrize("batch_size", [1, 7, 500, 5000])
+def test_batches_do_not_matter(batch_size):
+    def of(size):
+        data = read(Batches((torch.arange(800), torch.zeros(800, dtype=torch.long)), batch_size=size))
+        return sample_of(data, network_pass(surprising(800)), Categorical())
+
+    sample, expected = of(batch_size), of(64)
+    assert torch.equal(chosen(sample), chosen(expected))
+    assert sample.weights == pytest.approx(expected.weights, rel=1e-9)
+    assert all(len(labels) <= max(batch_size, 1) for _, labels in sample.data)
+
+
+def test_data_that_are_read_in_chunks_give_the_same_part_within_the_memory_allowed():
+    inputs, labels = (
+        torch.arange(1600).double()[:, None].expand(-1, 8).contiguous(),
+        torch.zeros(1600, dtype=torch.long),
+    )
+    network = network_pass(surprising(1600))
+    whole = sample_of(read(Batches((inputs, labels), batch_size=100)), network, Categorical())
+    chunked = sample_of(read(Batches((inputs, labels), batch_size=100, kept_bytes=20_000)), network, Categorical())
+    tight = sample_of(read(Batches((inputs, labels), batch_size=100, kept_bytes=3_200)), network, Categorical())
+    assert torch.equal(chosen(whole), chosen(chunked))
+    assert sum(batch.nbytes for batch, _ in tight.data) <= 3_200
+    assert len(tight.weights) < len(whole.weights)
+
+
+def test_pixels_belong_to_their_image_and_ignored_ones_do_not_count():
+    """Images of 4 pixels; of every third one all pixels are ignored, of every second one two of them."""
+    labels = torch.zeros(900, 2, 2, dtype=torch.long)
+    labels[::2, 0] = 255
+    labels[::3] = 255
+    counted = (labels != 255).sum(dim=(1, 2))
+    likelihood = Categorical(ignored_label=255)
+    data = read(Batches((torch.arange(900), labels), batch_size=50))
+    sample = sample_of(data, network_pass(surprising(int(counted.sum()))), likelihood)
+    found = chosen(sample)
+    assert not bool((found % 3 == 0).any())
+    assert len(sample.weights) == int(counted[found].sum())
+    owners = torch.repeat_interleave(torch.arange(len(found)), counted[found])
+    for image in range(len(found)):
+        assert len(sample.weights[owners == image].unique()) == 1
+
+
+@pytest.mark.parametrize(
+    ("labels", "likelihood"),
+    [
+        (torch.zeros(600, 1), Bernoulli()),
+        (torch.zeros(600, 3), Bernoulli()),
+        (torch.zeros(600, 1), Gaussian()),
+        (torch.zeros(600), Gaussian()),
+        (torch.zeros(600, 5, dtype=torch.long), Categorical(class_dimension=-1)),
+    ],
+)
+def test_every_likelihood_says_which_items_an_example_has(labels, likelihood):
+    data = read(Batches((torch.arange(600), labels)))
+    values = surprising(labels.numel()) + 3.0  # densities may be above one
+    sample = sample_of(data, network_pass(values), likelihood)
+    each = labels.numel() // 600
+    assert len(sample.weights) == each * len(chosen(sample))
+    assert sample.weights == pytest.approx(sample.weights[::each].repeat_interleave(each))
+
+
+def test_dicts_and_tuples_of_inputs_are_cut_by_the_same_examples():
+    rows = torch.arange(600)
+    batches = [
+        {"x": (rows[k : k + 20, None], -rows[k : k + 20]), "flag": True, "labels": rows[k : k + 20] % 3}
+        for k in range(0, 600, 20)
+    ]
+    sample = sample_of(read(Batches(batches)), network_pass(surprising(600)), Categorical())
+    for inputs, labels in sample.data:
+        assert torch.equal(inputs["x"][0][:, 0], -inputs["x"][1])
+        assert torch.equal(inputs["x"][0][:, 0] % 3, labels)
+        assert inputs["flag"] is True
+        assert len(labels) <= 20
+
+
+def test_texts_of_different_lengths_stay_apart():
+    lengths = [3, 3, 5, 5, 5, 4]
+    batches = [(torch.ones(100, length), torch.zeros(100, dtype=torch.long)) for length in lengths]
+    sample = sample_of(read(Batches(batches)), network_pass(torch.full((600,), -1.0)), Categorical())
+    assert [inputs.shape[1] for inputs, _ in sample.data] == [3, 5, 4]
+    assert sum(len(labels) for _, labels in sample.data) == 100
+
+
+@pytest.mark.parametrize(
+    "batches",
+    [
+        [(torch.zeros(20), torch.zeros(20, dtype=torch.long))],
+        [(torch.zeros(499), torch.zeros(499, dtype=torch.long))],
+        [(torch.zeros(7, 50, 2), torch.zeros(50, dtype=torch.long))] * 20,  # time first
+        [({"x": torch.zeros(50), "text": ["a"] * 50}, torch.zeros(50, dtype=torch.long))] * 20,
+        [({"x": torch.zeros(50), "weight": torch.tensor(1.0)}, torch.zeros(50, dtype=torch.long))] * 20,
+    ],
+    ids=["twenty", "small", "time first", "strings", "a number for all"],
+)
+def test_where_a_part_cannot_be_cut_or_would_save_nothing_there_is_none(batches):
+    count = sum(len(labels) for _, labels in batches)
+    assert sample_of(read(Batches(batches)), network_pass(torch.full((count,), -1.0)), Categorical()) is None
+
+
+def test_labels_that_surprise_nobody_are_all_alike():
+    data = read(Batches((torch.arange(1600), torch.zeros(1600, dtype=torch.long))))
+    sample = sample_of(data, network_pass(torch.zeros(1600)), Categorical())
+    assert len(sample.weights) == 100
+    assert math.isclose(float(sample.weights.sum()), 1600)
