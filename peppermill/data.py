@@ -57,8 +57,7 @@ class Batches:
             return
         self._refuse_unrepeatable(now=True)
         chunk: list[Batch] = []
-        size, digest, chunks = 0, 0, 0
-        examples, total = 0, 0
+        size, digest, chunks, examples, total = 0, 0, 0, 0, 0
         for raw in _without_global_generator(self.source):
             if size >= self.kept_bytes:
                 yield chunk

@@ -65,10 +65,10 @@ def _surprises(log_likelihoods: Tensor) -> Tensor:
     The square root comes nearest to how much noise changes the log-likelihood.
     """
     highest = max(every("the best likelihood", float(log_likelihoods.max()) if len(log_likelihoods) else -math.inf))
-    surprises = (highest - log_likelihoods).sqrt()
+    surprises: Tensor = (highest - log_likelihoods).sqrt()
     items = sum(every("the number of items", len(surprises)))
     surprises = surprises + (FLOOR * total(surprises) / items or 1.0)
-    return surprises.div(total(surprises))
+    return surprises / total(surprises)
 
 
 def _chosen(data: Batches, expected: Tensor, likelihood: Likelihood) -> tuple[list[Batch], Tensor] | None:

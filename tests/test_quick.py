@@ -29,6 +29,10 @@ def quietly(action, *args, **options):
         return action(*args, **options)
 
 
+# The toy curves give all items one likelihood: no temperature is the best one then.
+pytestmark = pytest.mark.filterwarnings("ignore:the best temperature is")
+
+
 def hill(peak):
     """Rises from -1 at 0 to -0.5 at the peak, then falls without end, as L(sigma) of the paper's Figure 1 does."""
     return lambda sigma: -1 + (sigma / peak) ** 2 - 0.5 * (sigma / peak) ** 4
@@ -197,7 +201,7 @@ def test_the_found_sigma_is_within_a_hundredth_of_the_gain_of_a_fine_grid_in_fiv
 
 def test_points_are_values_on_all_items():
     model, data = many(1000)
-    pep = pm.fit(model, data, temperature=True)
+    pep = pm.fit(model, data, temperature=True, engine="loop")
     for found, members in zip(
         pep.search.evaluations, passes_at(model, data, [s for s, _ in pep.search.points]), strict=True
     ):
@@ -211,10 +215,10 @@ class Counting(nn.Module):
 
     def __init__(self, inner):
         super().__init__()
-        self.inner, self.rows = inner, 0
+        self.inner, self.counts = inner, []
 
     def forward(self, inputs):
-        self.rows += len(inputs)
+        self.counts.append(len(inputs))
         return self.inner(inputs)
 
 
@@ -224,8 +228,8 @@ class Counting(nn.Module):
 def test_the_passes_that_are_reported_are_those_that_were_made(count, temperature, search):
     model, data = many(count)
     counting = Counting(model).eval()
-    pep = quietly(pm.fit, counting, data, size=6, temperature=temperature, search=search)
-    assert pep.search.passes == pytest.approx(counting.rows / count, rel=1e-12)
+    pep = quietly(pm.fit, counting, data, size=6, temperature=temperature, search=search, engine="loop")
+    assert pep.search.passes == pytest.approx(sum(counting.counts) / count, rel=1e-12)
 
 
 def test_twenty_items_are_all_used_for_every_value():
