@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from benchmarks import antithetic, core, document
+from benchmarks import antithetic, core, document, processes
 
 
 def main() -> None:
     core.main()
+    processes.main()
     antithetic.main()
     document.main()
 

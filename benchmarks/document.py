@@ -97,7 +97,31 @@ def training_section(found: dict[str, Any]) -> str:
     )
 
 
-SECTIONS = {"core": core_section, "antithetic": antithetic_section, "training_together": training_section}
+def processes_section(found: dict[str, Any]) -> str:
+    fit = found["fit_demo"]
+    return "\n".join(
+        [
+            "## A second process",
+            "",
+            f"`fit(temperature=True)` on the demo's 5,000 images, m = {found['size']}, batches of {found['batch']}: one "
+            f"process with one thread, against {found['processes']} processes with one thread each; the median of "
+            f"{fit['rounds']:.0f} rounds. Starting the processes took {found['start_seconds']:.1f} s more, once. "
+            f"`python -m benchmarks.processes`; {_where(found)}.",
+            "",
+            "| one process | two processes | times faster | aim at least |",
+            "|---|---|---|---|",
+            f"| {fit['first_seconds']:.2f} s | {fit['second_seconds']:.2f} s | **{fit['ratio']:.2f}** | 1.7 |",
+            "",
+        ]
+    )
+
+
+SECTIONS = {
+    "core": core_section,
+    "processes": processes_section,
+    "antithetic": antithetic_section,
+    "training_together": training_section,
+}
 
 
 def _spread(summary: dict[str, float], name: str) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from typer.testing import CliRunner
 
 import peppermill
@@ -91,6 +92,15 @@ def test_other_commands_print_and_write_what_one_process_does(torchrun, folder):
     assert (code, complaints) == (0, [])
     assert output.split("-----\n")[1:] == expected
     assert [content(file) for file in files] == contents
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no CUDA GPU")
+def test_predictions_on_a_gpu_travel_by_nccl(torchrun, folder):
+    command = ("predict", NETWORK, "npz:new.npz", *WEIGHTS, "--device", "cuda")
+    expected = by_one_process(*command)
+    found = content(folder / "predictions.npz")
+    assert torchrun(1, "-m", "peppermill", *command) == expected
+    assert content(folder / "predictions.npz") == found
 
 
 def content(path):
