@@ -14,6 +14,7 @@ BENCHMARKS: dict[str, dict[str, tuple[str, ...]]] = {
     "tuning": {"cpu": ("demo",)},
     "peers": {"cpu": (), "cuda": ("--device", "cuda")},
     "deployment": {"cpu": ()},
+    "processes": {"cpu": ()},
     "antithetic": {"cpu": ()},
     "decoding": {"cpu": ()},
     "training_together": {"cuda": ("--device", "cuda")},

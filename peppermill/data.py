@@ -48,7 +48,7 @@ class Batches:
         self._digest: int | None = None
         self._repeats = isinstance(self.source, (Pair, list))
         self._refuse_unrepeatable(now=not grouped())  # of several processes, each reads of its own part alone
-        self.examples, self.bytes = 0, 0  # of a whole pass, known after the first
+        self.sizes: list[tuple[int, int]] = []  # examples and bytes of every batch, known after the first pass
 
     def chunks(self) -> Iterator[list[Batch]]:
         """The data as lists of batches, each list small enough to be held."""
@@ -57,7 +57,7 @@ class Batches:
             return
         self._refuse_unrepeatable(now=True)
         chunk: list[Batch] = []
-        size, digest, chunks, examples, total = 0, 0, 0, 0, 0
+        size, digest, chunks, sizes = 0, 0, 0, []
         for raw in _without_global_generator(self.source):
             if size >= self.kept_bytes:
                 yield chunk
@@ -65,9 +65,9 @@ class Batches:
             batch = split_batch(raw, self.argument)
             digest = digest_of(batch, digest)
             chunk.append((self._placed(batch[0]), batch[1].to(self.device)))
-            examples, total = examples + len(batch[1]), total + _bytes_of(batch[0])
-            size += _bytes_of(batch[0])
-        self.examples, self.bytes = examples, total
+            sizes.append((len(batch[1]), _bytes_of(batch[0])))
+            size += sizes[-1][1]
+        self.sizes = sizes
         self._finish_pass(chunk, digest, chunks)
         yield chunk
 
@@ -79,7 +79,7 @@ class Batches:
         """The same for a part of the data, `offset` inputs after their beginning."""
         part = copy(self)
         part.source, part.offset, part.kept, part._digest, self.kept = source, offset, None, None, None
-        part._repeats = self._repeats or isinstance(source, (Pair, list))
+        part._repeats, part.sizes = self._repeats or isinstance(source, (Pair, list)), []
         return part
 
     def _finish_pass(self, chunk: list[Batch], digest: int, chunks: int) -> None:

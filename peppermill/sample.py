@@ -8,7 +8,7 @@ order, so that data sorted by class are represented too, and nothing about it is
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -18,6 +18,8 @@ from torch import Tensor
 
 from peppermill.data import Batches, map_tensors
 from peppermill.engines.loop import MemberPass
+from peppermill.exchange import everybodys, leaves
+from peppermill.parts import run_of_batches
 from peppermill.processes.group import rank
 from peppermill.processes.messages import every
 from peppermill.processes.results import total
@@ -27,6 +29,10 @@ SHARE = 1 / 16  # of the examples shows where the summit is,
 FEWEST = 100  # but no fewer than these,
 SMALL = 5 * FEWEST  # and of data smaller than this a part would save nothing
 FLOOR = 0.2  # in units of the mean surprise: what each example has at least, so that the sure ones are looked at too
+
+
+#: Chosen examples of one batch: inputs, labels, and the weights of their items.
+Chosen = tuple[Inputs, Tensor, Tensor]
 
 
 @dataclass(frozen=True)
@@ -46,17 +52,30 @@ def sample_of(data: Batches, network: MemberPass, likelihood: Likelihood, model:
 
     All are needed of small data, and of inputs whose rows are not the examples.
     """
-    parts = every("what each process has", [data.examples, data.bytes])
-    examples, size = (sum(column) for column in zip(*parts, strict=True))
+    sizes = [size for part in every("the sizes of batches", data.sizes) for size in part]
+    examples, size = (sum(column) for column in zip(*sizes, strict=True))
     if examples < SMALL:
         return None
     share = min(max(SHARE, FEWEST / examples), data.kept_bytes / max(size, 1))
     expected = share * examples * _surprises(network.member_log_likelihoods[0])
-    found = _chosen(data, expected, likelihood)
-    counts = every("the sample", None if found is None else sum(len(labels) for _, labels in found[0]))
-    if found is None or None in counts:
+    chosen = _chosen(data, expected, likelihood)
+    if not all(every("whether examples are rows", chosen is not None)):
         return None
-    return Sample(Batches(found[0], model, argument=data.argument), found[1], sum(counts) / examples)
+    whole = list(_merged(everybodys(chosen or [], data.device), max(sizes)[0]))
+    counts = every("the sample", sum(len(labels) for _, labels, _ in chosen or ()))
+    mine = _part(whole, [bool(count) for count in counts])
+    batches, weights = [(inputs, labels) for inputs, labels, _ in mine], [weights for *_, weights in mine]
+    return Sample(
+        Batches(batches, model, argument=data.argument), torch.cat([expected[:0], *weights]), sum(counts) / examples
+    )
+
+
+def _part(whole: list[Chosen], holders: list[bool]) -> list[Chosen]:
+    """Of the merged batches, the same for any number of processes, this one's; who chose none, gets none."""
+    if not holders[rank()]:
+        return []
+    sizes = [len(labels) for _, labels, _ in whole]
+    return whole[slice(*run_of_batches(sizes, sum(holders[: rank()]), sum(holders)))]
 
 
 def _surprises(log_likelihoods: Tensor) -> Tensor:
@@ -71,23 +90,21 @@ def _surprises(log_likelihoods: Tensor) -> Tensor:
     return surprises / total(surprises)
 
 
-def _chosen(data: Batches, expected: Tensor, likelihood: Likelihood) -> tuple[list[Batch], Tensor] | None:
-    """The chosen examples in batches, and the weights of their items; nothing where examples are not rows."""
-    batches, weights, size = [], [expected.new_zeros(0)], 1
-    for (inputs, labels), chosen, weight in _choices(data, expected, likelihood):
+def _chosen(data: Batches, expected: Tensor, likelihood: Likelihood) -> list[Chosen] | None:
+    """The chosen examples of every batch and the weights of their items; nothing where examples are not rows."""
+    found: list[Chosen] = []
+    for (inputs, labels), chosen, weights in _choices(data, expected, likelihood):
         if not _in_rows(inputs, len(labels)):
             return None
         if bool(chosen.any()):
-            batches.append((map_tensors(lambda t, rows=chosen: t[rows], inputs), labels[chosen]))
-        weights.append(weight)
-        size = max(size, len(labels))
-    return list(_merged(batches, size)), torch.cat(weights)
+            found.append((map_tensors(lambda t, rows=chosen: t[rows], inputs), labels[chosen], weights))
+    return found
 
 
 def _choices(data: Batches, expected: Tensor, likelihood: Likelihood) -> Iterator[tuple[Batch, Tensor, Tensor]]:
     """Each batch, which of its examples are chosen, and the weights of the items of those."""
     start, reached = 0, 0.5 + sum(every("what is expected", float(expected.sum()))[: rank()])
-    for inputs, labels in data if data.examples else ():
+    for inputs, labels in data if data.sizes else ():
         owners = _owners(labels, likelihood)
         own = expected[start : start + len(owners)]
         chances = own.new_zeros(len(labels)).index_add_(0, owners, own)
@@ -106,38 +123,30 @@ def _owners(labels: Tensor, likelihood: Likelihood) -> Tensor:
 
 def _in_rows(inputs: Inputs, count: int) -> bool:
     """Whether each row of each tensor is an example, and nothing else depends on the example."""
-    leaves = _leaves(inputs)
-    rows = [leaf.ndim > 0 and len(leaf) == count for leaf in leaves if isinstance(leaf, Tensor)]
-    others = [leaf for leaf in leaves if not isinstance(leaf, Tensor)]
+    found = leaves(inputs)
+    rows = [leaf.ndim > 0 and len(leaf) == count for leaf in found if isinstance(leaf, Tensor)]
+    others = [leaf for leaf in found if not isinstance(leaf, Tensor)]
     return bool(rows) and all(rows) and all(leaf is None or isinstance(leaf, (bool, int, float)) for leaf in others)
 
 
-def _leaves(value: Any) -> list[Any]:
-    if isinstance(value, Mapping):
-        return [leaf for part in value.values() for leaf in _leaves(part)]
-    if isinstance(value, (tuple, list)):
-        return [leaf for part in value for leaf in _leaves(part)]
-    return [value]
-
-
-def _merged(batches: Sequence[Batch], size: int) -> Iterator[Batch]:
+def _merged(batches: Sequence[Chosen], size: int) -> Iterator[Chosen]:
     """Batches of up to `size` examples, for speed; those of different shapes, as of padded texts, stay apart."""
     for _, alike in groupby(batches, key=_arrangement):
-        group: list[Batch] = []
+        group: list[Chosen] = []
         for batch in alike:
-            if group and sum(len(labels) for _, labels in [*group, batch]) > size:
+            if group and sum(len(labels) for _, labels, _ in [*group, batch]) > size:
                 yield _joined(group)
                 group = []
             group.append(batch)
         yield _joined(group)
 
 
-def _arrangement(batch: Batch) -> str:
+def _arrangement(batch: Chosen) -> str:
     return str(map_tensors(lambda t: (tuple(t.shape[1:]), t.dtype), batch))
 
 
-def _joined(group: Sequence[Batch]) -> Batch:
-    columns = zip(*(_leaves(batch) for batch in group), strict=True)
+def _joined(group: Sequence[Chosen]) -> Chosen:
+    columns = zip(*(leaves(batch) for batch in group), strict=True)
     joined = (torch.cat(column) for column in columns if isinstance(column[0], Tensor))
-    together: Batch = map_tensors(lambda _: next(joined), group[0])
+    together: Chosen = map_tensors(lambda _: next(joined), group[0])
     return together

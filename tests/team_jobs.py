@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import tempfile
@@ -181,6 +182,14 @@ def likelihoods(name: str) -> list[Any]:
         found.labels.tolist(),
         str(found.labels.dtype),
     ]
+
+
+def on_gpu() -> list[Any]:
+    """Two processes on one GPU."""
+    model, (inputs, labels), _ = overfitted()
+    model = copy.deepcopy(model).double().cuda()
+    pep = pm.fit(model, (inputs, labels), size=2, iterations=2, temperature=True, batch_size=48)
+    return [pep.sigma, list(pep.search.points), pm.predict(pep, (inputs, labels)).log_probs.tolist()]
 
 
 def dropout() -> list[Any]:

@@ -20,7 +20,7 @@ LEVELS = [
         *("types", "progress", "files", "foreign", "images", "checkpoints", "search", "sketch", "metrics", "demo"),
         *("processes", "placement", "advice"),
     },
-    {"parameters", "noise", "data", "parts", "fingerprint", "likelihood"},
+    {"parameters", "noise", "data", "parts", "exchange", "fingerprint", "likelihood"},
     {"splitting", "perturbation", "engines"},
     {"predictions", "sample", "tuning", "quick", "deployment"},
     {"recipe", "ensemble", "fitting", "sweep", "curvature", "baselines"},

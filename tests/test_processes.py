@@ -126,6 +126,11 @@ def test_other_likelihoods_are_shared_too(team, name):
     assert {answer.found[-1] for answer in answers} == {expected[-1]}
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no CUDA GPU")
+def test_processes_can_share_a_gpu(team):
+    assert_same(team.do("on_gpu"), alone("on_gpu").found)
+
+
 @pytest.mark.parametrize("job", ["dropout", "recorded", "local", "probed"])
 def test_what_depends_on_batches_pictures_or_all_the_data_is_the_same(team, job):
     expected = alone(job).found

@@ -46,6 +46,9 @@ def speaks(error: BaseException | None = None) -> bool:
 @contextmanager
 def _process_group(device: str) -> Iterator[None]:
     """Gloo carries what lies in main memory; NCCL, where each process has a GPU of its own, what lies there."""
+    if dist.is_initialized():
+        yield
+        return
     by_nccl = device == "cuda" and torch.cuda.is_available()
     if by_nccl:
         _take_gpu()

@@ -9,93 +9,121 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from typer.testing import CliRunner
 
 import peppermill
+from peppermill.cli.app import app
 
 CHECKOUT = str(Path(peppermill.__file__).resolve().parents[1])
-NETWORK = ("python:my_models:resnet", "--weights", "resnet.safetensors")
+NETWORK = "python:my_models:resnet"
+WEIGHTS = ("--weights", "resnet.safetensors")
+FIT = ("fit", NETWORK, "npz:validation.npz", *WEIGHTS, "--iterations", "2", "--size", "2", "--batch-size", "48")
+
+#: Several commands in the same processes, because a process takes seconds to start; each begins with a line of its own.
+ONE_AFTER_THE_OTHER = """
+import json, os, sys
+import torch.distributed
+from peppermill.cli.app import app
+torch.distributed.init_process_group("gloo")
+for arguments in json.loads(sys.argv[1]):
+    if os.environ["RANK"] == "0":
+        print("-----", flush=True)
+    app(arguments, standalone_mode=False)
+torch.distributed.destroy_process_group()
+"""
 
 
 @pytest.fixture
-def run(folder):
-    """Run commands, each after the other in every process; streams and exit code."""
+def torchrun(folder):
+    """Run something in so many processes: exit code, what was printed, and the lines in which commands complain."""
     environment = {**os.environ, "PYTHONPATH": CHECKOUT, "OMP_NUM_THREADS": "1"}
 
-    def start(processes, *arguments):
-        launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"] if processes else []
-        command = [sys.executable, *launcher, "-m", "peppermill", *arguments]
-        found = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
-        return found.returncode, found.stdout, _ours(found.stderr)
+    def start(processes, *command):
+        launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+        found = subprocess.run([*launcher, *command], env=environment, capture_output=True, text=True, timeout=300)
+        return found.returncode, found.stdout, re.findall(r"^(?:error|note):.*", found.stderr, re.MULTILINE)
 
     return start
 
 
-def _ours(errors):
-    """What the commands said, of all that torchrun and its processes said."""
-    return [line for line in errors.splitlines() if re.match(r"(error|note):", line)]
+def by_one_process(*arguments):
+    found = CliRunner().invoke(app, list(arguments))
+    return found.exit_code, found.stdout, found.stderr.splitlines()
 
 
-@pytest.mark.parametrize("processes", [2, 3])
-def test_fit_prints_and_writes_what_one_process_does(run, folder, processes):
-    arguments = ("fit", "python:my_models:resnet", "npz:validation.npz", *NETWORK[1:], "--upper", "1e-4")
-    options = ("--iterations", "2", "--size", "2", "--batch-size", "48")
-    code, output, notes = run(0, *arguments, *options)
-    assert code == 0
-    assert "sits at `upper=0.0001`" in notes[0]
+def test_fit_prints_and_writes_what_one_process_does(torchrun, folder):
+    """In three processes; the note is one that every process has reason to give."""
+    expected = by_one_process(*FIT, "--upper", "1e-4")
+    assert "sits at `upper=0.0001`" in expected[2][0]
     written = (folder / "pep.json").read_text()
     (folder / "pep.json").unlink()
-    assert run(processes, *arguments, *options) == (0, output, notes)
+    assert torchrun(3, "-m", "peppermill", *FIT, "--upper", "1e-4") == expected
     assert (folder / "pep.json").read_text() == written
 
 
-def test_evaluate_sweep_and_predict_write_what_one_process_does(run, folder):
-    """Three commands in two processes; 300 items in 7 batches, the last of which is smaller."""
-    run(0, "fit", NETWORK[0], "npz:validation.npz", *NETWORK[1:], "--iterations", "2", "--size", "2")
-    commands = {
-        "run.json": ("evaluate", NETWORK[0], "npz:test.npz", *NETWORK[1:], "--pep", "pep.json"),
-        "sweep.json": ("sweep", NETWORK[0], "npz:test.npz", *NETWORK[1:], "--sigmas", "0.1", "--size", "2"),
-        "predictions.npz": ("predict", NETWORK[0], "npz:new.npz", *NETWORK[1:], "--pep", "pep.json"),
-    }
-    for name, command in commands.items():
-        found = []
-        for processes in (0, 2):
-            code, output, notes = run(processes, *command, "--out", name, "--batch-size", "48")
-            assert (code, notes) == (0, [])
-            found.append((output, _content(folder / name)))
-        assert found[0] == found[1]
+def test_other_commands_print_and_write_what_one_process_does(torchrun, folder):
+    """Four in two processes; 300 items are 7 batches, the last of which is smaller. `info` is left to the first."""
+    by_one_process(*FIT)
+    commands = [
+        ("evaluate", NETWORK, "npz:test.npz", *WEIGHTS, "--pep", "pep.json", "--batch-size", "48", "--out", "run.json"),
+        ("sweep", NETWORK, "npz:test.npz", *WEIGHTS, "--sigmas", "0.1", "--batch-size", "48", "--out", "sweep.json"),
+        (
+            "predict",
+            NETWORK,
+            "npz:new.npz",
+            *WEIGHTS,
+            "--pep",
+            "pep.json",
+            "--batch-size",
+            "48",
+            "--out",
+            "predictions.npz",
+        ),
+        ("info", "pep.json"),
+    ]
+    files = [folder / "run.json", folder / "sweep.json", folder / "predictions.npz"]
+    expected = [by_one_process(*command)[1] for command in commands]
+    contents = [content(file) for file in files]
+    for file in files:
+        file.unlink()
+    Path("commands.py").write_text(ONE_AFTER_THE_OTHER)
+    code, output, complaints = torchrun(2, "commands.py", json.dumps(commands))
+    assert (code, complaints) == (0, [])
+    assert output.split("-----\n")[1:] == expected
+    assert [content(file) for file in files] == contents
 
 
-def _content(path):
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no CUDA GPU")
+def test_predictions_on_a_gpu_travel_by_nccl(torchrun, folder):
+    command = ("predict", NETWORK, "npz:new.npz", *WEIGHTS, "--device", "cuda")
+    expected = by_one_process(*command)
+    found = content(folder / "predictions.npz")
+    assert torchrun(1, "-m", "peppermill", *command) == expected
+    assert content(folder / "predictions.npz") == found
+
+
+def content(path):
+    """What is in a file, but for where and when it was made."""
     if path.suffix == ".npz":
         with np.load(path) as arrays:
             return {name: arrays[name].tolist() for name in arrays.files}
-    content = json.loads(path.read_text())
-    content.pop("provenance")
-    return content
+    return {key: value for key, value in json.loads(path.read_text()).items() if key != "provenance"}
 
 
-def test_a_mistake_in_the_part_of_another_process_is_told_once(run, folder):
+def test_mistakes_that_only_another_process_can_see_are_told_once(torchrun, folder):
+    """A label in the part of the last process, and a network that each process draws anew; torchrun ends with 1."""
     with np.load("validation.npz") as arrays:
         inputs, labels = arrays["x"], arrays["y"]
     labels[-1] = 9
     np.savez("validation.npz", x=inputs, y=labels)
-    code, output, errors = run(2, "fit", NETWORK[0], "npz:validation.npz", *NETWORK[1:], "--batch-size", "50")
-    assert (code, output) == (1, "")  # torchrun's own exit code
-    assert errors == [
+    Path("commands.py").write_text(ONE_AFTER_THE_OTHER + "sys.exit(2)\n")
+    drawn_anew = ["fit", NETWORK, "npz:test.npz"]
+    code, output, (first, second) = torchrun(2, "commands.py", json.dumps([FIT, drawn_anew]))
+    assert (code, output) == (1, "-----\n-----\n")
+    assert first == (
         "error: process 1 of 2 failed. ValueError: labels run from 0 to 9, but the network has 3 classes: labels must "
         "lie in 0..2 (or be -100, which is ignored)."
-    ]
+    )
+    assert second.startswith("error: the processes were not given the same weights: process 0 has those with digest")
     assert not (folder / "pep.json").exists()
-
-
-def test_a_network_that_each_process_draws_anew_is_refused(run, folder):
-    code, _, errors = run(2, "fit", "python:my_models:resnet", "npz:validation.npz")
-    assert code == 1
-    assert re.match(r"error: the processes were not given the same weights: process 0 has those with digest", errors[0])
-    assert len(errors) == 1
-
-
-def test_other_commands_are_left_to_the_first_process(run):
-    code, output, errors = run(2, "info")
-    assert (code, errors) == (0, [])
-    assert output == run(0, "info")[1]
