@@ -72,6 +72,19 @@ def test_everything_is_what_one_process_finds(team, form, batch_size, kept_bytes
 
 
 @BOTH
+@pytest.mark.parametrize(("items", "batch_size", "temperature"), [(1600, 64, False), (900, 32, True), (640, 400, True)])
+def test_the_quick_search_takes_the_same_sample_whoever_holds_its_items(
+    team, items, batch_size, temperature, processes
+):
+    """The last one has fewer batches than three processes."""
+    expected = alone("quick", items, batch_size, temperature).found
+    answers = team.do("quick", items, batch_size, temperature, processes=processes)
+    assert_same(answers, expected)
+    assert expected["passes"] % 1 > 0, "no sample was taken"
+    assert {answer.found["sigma"] for answer in answers} == {expected["sigma"]}
+
+
+@BOTH
 def test_sigma_and_temperature_are_tuned_together_to_the_last_byte_of_the_saved_file(team, processes):
     """16 items of 3 classes fill the processor's vectors, so that no number is computed in another way."""
     expected = alone("everything", "pair", 16, temperature=True).found
