@@ -135,7 +135,7 @@ def _keras(name: str, prepare: Preparation, **more: Any) -> Network:
 
 _SELECTED = "These weights were selected on the test images by those who trained them; the splits are of those images."
 _FOUND: dict[str, Any] = {"lower": None, "upper": None}
-# sigma* is near 0.015 for both: a range known beforehand makes the splits share most values of sigma
+# sigma* of ResNet-20 is near 0.02: a range known beforehand makes the splits share most values of sigma
 _CIFAR: dict[str, Any] = {
     "crop": 32, "classes": 10, "data": "cifar10", "note": _SELECTED, "lower": None, "upper": 0.04,
 }  # fmt: skip
