@@ -81,7 +81,7 @@ def fit_overhead() -> dict[str, float]:
         whole = time.perf_counter() - start
     finally:
         ensemble.run_members = original
-    return {"ratio": whole / spent[0], "seconds": whole, "passes": float(len(pep.search.evaluations))}
+    return {"ratio": whole / spent[0], "seconds": whole, "passes": pep.search.passes or 0.0}
 
 
 def memory() -> dict[str, float]:

@@ -110,7 +110,8 @@ def tuning_section(found: dict[str, Any]) -> str:
             f"Passes of all m = {found['size']} members over all validation items, and what the sigma that was found "
             "misses of the PEP effect L(σ*) − L(0), against the best of a fine grid and of all that was tried. The aim "
             "is at most 5 passes and at most 1 %. *quick* is `fit`, also with `temperature=True` (there of the best "
-            'L(σ, T)); *golden* is `fit(search="golden")`; *authors* are ten iterations in 0 to 0.1 with both inner points computed in each. '
+            'L(σ, T)); *golden* is `fit(search="golden")`; *authors* are ten iterations in 0 to 0.1 with '
+            "both inner points computed in each. "
             "The networks of Table 2 are one seed each, trained for 15 epochs on part of the images "
             f"(`benchmarks/trained.py`). `python -m benchmarks.tuning`; {_where(found)}.",
             "",

@@ -21,6 +21,8 @@ EXAMPLES = (
     "npz:validation.npz --out run.json"
 )
 
+ENOUGH = 0.001  # what may be lost of the NLL by using fewer members
+
 
 def command(
     model: options.Model,
@@ -59,6 +61,8 @@ def command(
         images=images,
     )
     show_methods(plain(run))
+    if run.sizes:
+        say(f"{run.sizes.smallest(ENOUGH)} of the {run.sizes.sizes[-1]} members lose at most {ENOUGH:g} of the NLL")
     if out:
         write_run(run, out)
         say(f"wrote {out}. Next: peppermill report {out}")
