@@ -25,7 +25,7 @@ from torch.utils.data import Dataset
 
 import peppermill as pm
 from benchmarks.timing import median_ratio, where, write_result
-from peppermill import ensemble
+from peppermill import fitting
 from peppermill.data import Batches
 from peppermill.sources import image_folder
 from peppermill.sources.items import Items, cores
@@ -90,12 +90,12 @@ def fit_with_and_without(folder: str) -> dict[str, Any]:
 
 def fit(model: nn.Module, data: Any) -> pm.PepEnsemble:
     """A fit that may keep few bytes of the data."""
-    original = ensemble.Batches
-    ensemble.Batches = partial(Batches, kept_bytes=KEPT)  # type: ignore[assignment,misc]
+    original = fitting.Batches
+    fitting.Batches = partial(Batches, kept_bytes=KEPT)  # type: ignore[assignment,misc]
     try:
         return pm.fit(model, data, size=SIZE, batch_size=BATCH)
     finally:
-        ensemble.Batches = original  # type: ignore[misc]
+        fitting.Batches = original  # type: ignore[misc]
 
 
 class Again(Dataset[Any]):

@@ -24,6 +24,8 @@ EXAMPLES = (
     "npz:validation.npz --out run.json"
 )
 
+ENOUGH = 0.001  # what may be lost of the NLL by using fewer members
+
 
 def command(
     model: options.Model,
@@ -71,6 +73,8 @@ def command(
     if rank():
         return
     show_methods(plain(run))
+    if run.sizes:
+        say(f"{run.sizes.smallest(ENOUGH)} of the {run.sizes.sizes[-1]} members lose at most {ENOUGH:g} of the NLL")
     if out:
         write_run(run, out)
         say(f"wrote {out}. Next: peppermill report {out}")

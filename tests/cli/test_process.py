@@ -38,7 +38,7 @@ def test_stdout_has_results_and_nothing_else(start, folder):
     output, errors = start(*FIT).communicate(timeout=120)
     lines = output.decode().splitlines()
     assert [re.sub(r"[\d.,]+", "#", line) for line in lines] == [
-        "sigma = # found with # values of sigma on # items",
+        "sigma = # found with # values of sigma on # items and # forward passes (# of all # members)",
         "validation NLL # -> #",
         "wrote pep#json (# bytes)# Next:",
         "peppermill evaluate python:my_models:slow TEST-DATA --weights resnet#safetensors --pep pep#json",
