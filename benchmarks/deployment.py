@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import onnxruntime
 import torch
 from torch import Tensor
 
@@ -47,13 +47,15 @@ def main() -> None:
                 "exporting_seconds": {suffix: taken[0] for suffix, taken in exporting.items()},
                 "one_item": against_plain(rivals, files, images[:1], CALLS),
                 "batches": against_plain(rivals, files, images[:BATCH], 1),
-                "onnxruntime": onnxruntime.__version__,
+                "onnxruntime": version("onnxruntime"),
             },
         )
 
 
 def against_plain(rivals: Rivals, files: dict[str, Path], images: Tensor, calls: int) -> dict[str, Any]:
     """Seconds of so many calls of each, and as a multiple of ten plain passes."""
+    import onnxruntime
+
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     session = onnxruntime.InferenceSession(files["onnx"], options)
