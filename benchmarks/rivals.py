@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import copy
-import warnings
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cache, cached_property, partial
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -17,9 +15,14 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import peppermill as pm
 from peppermill.data import Batches
+from peppermill.fingerprint import fingerprint
+from peppermill.noise import Noise
+from peppermill.parameters import select
+from peppermill.recipe import Recipe
+from peppermill.tuning import Evaluation, SigmaSearch
 
 SIZE, SIGMA = 10, 0.02  # the paper's m at test; time does not depend on sigma
-LAPLACE_ITEMS = 500  # on which laplace-torch is fitted: they change the time of fitting, not that of predicting
+LAPLACE_ITEMS = 40  # on which laplace-torch is fitted: they change the time of fitting, not that of predicting
 
 #: The packages of others, by the name under which they are imported.
 PEERS = {"laplace": "laplace-torch", "torch_uncertainty": "torch-uncertainty"}
@@ -36,9 +39,8 @@ class Rivals:
 
     def ways(self) -> dict[str, Callable[[list[Tensor]], Job]]:
         """From the name to what makes a job of batches; ours comes first."""
-        last_layer: dict[str, Callable[[list[Tensor]], Job]] = {"ours_last_layer": self.ours("last_layer")}
-        found = {
-            "ours": self.ours("kernels"),
+        found: dict[str, Callable[[list[Tensor]], Job]] = {
+            "ours": self.member_after_member,
             "ours_by_batch": partial(_each, lambda images: self.ensemble("kernels").predict_proba(images)),
             "plain": partial(_each, lambda images: [self.model(images) for _ in range(SIZE)]),
             "copies": partial(_each, self.mean_of_copies),
@@ -47,26 +49,22 @@ class Rivals:
             found["torch_uncertainty"] = partial(_each, lambda images: self.mean_of_wrapped(images))
         if find_spec("laplace"):
             found["laplace_all"] = partial(_each, lambda images: self.sampled("all", images))
-            last_layer["laplace_last_layer"] = partial(_each, lambda images: self.sampled("last_layer", images))
-        return found | last_layer
+            found["ours_last_layer"] = partial(_each, lambda x: self.ensemble("last_layer").predict_proba(x))
+            found["laplace_last_layer"] = partial(_each, lambda images: self.sampled("last_layer", images))
+        return found
 
-    def ours(self, parameters: str) -> Callable[[list[Tensor]], Job]:
-        """One member after another over all batches, as `evaluate` and `fit` run them."""
-
-        def made(batches: list[Tensor]) -> Job:
-            data = Batches([(images, self.labels[: len(images)]) for images in batches], self.model)
-            return partial(self.ensemble(parameters).predict_items, data)
-
-        return made
+    def member_after_member(self, batches: list[Tensor]) -> Job:
+        """One member over all batches, then the next, as `evaluate` and `fit` run them."""
+        data = Batches([(images, self.labels[: len(images)]) for images in batches], self.model)
+        return partial(self.ensemble("kernels").predict_items, data)
 
     @cache  # noqa: B019  (one object lives as long as the process)
     def ensemble(self, parameters: str) -> pm.PepEnsemble:
-        """At a sigma of our choice."""
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", pm.PepWarning)
-            few = self.images[:8], self.labels[:8]
-            found = pm.fit(self.model, few, parameters=parameters, size=SIZE, lower=0.0, upper=SIGMA, iterations=1)
-        return pm.PepEnsemble(self.model, replace(found.recipe, sigma=SIGMA))
+        """At a sigma of our choice, without a search."""
+        search = SigmaSearch((Evaluation(SIGMA, 0.0, 1.0, 0.0),), SIGMA, SIGMA, 1, False)
+        selected, own = tuple(select(self.model, parameters)), fingerprint(self.model)
+        recipe = Recipe(SIGMA, SIZE, Noise(), parameters, selected, pm.Categorical(), 1.0, search, own)
+        return pm.PepEnsemble(self.model, recipe)
 
     @cached_property
     def copies(self) -> list[nn.Module]:
@@ -100,11 +98,12 @@ class Rivals:
 
     def fitted_laplace(self, weights: str) -> Any:
         """laplace-torch's diagonal posterior over all weights, or those of the last layer."""
+        let_torchvision_import()
         from laplace import Laplace
 
         found = Laplace(copy.deepcopy(self.model), "classification", weights, "diag")
         few = TensorDataset(self.images[:LAPLACE_ITEMS], self.labels[:LAPLACE_ITEMS])
-        found.fit(DataLoader(few, batch_size=100))
+        found.fit(DataLoader(few, batch_size=20))
         return found
 
     def sampled(self, weights: str, images: Tensor) -> Any:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -25,15 +27,16 @@ def content(network: DeployedEnsemble, example: Example, about: Mapping[str, Any
             f"one ONNX file holds at most 2 GiB, and the members' weights are {network.held_bytes() / 2**30:.1f} GiB: "
             "export to .pt2, which has no limit, use fewer members, or perturb fewer parameters."
         )
-    program = torch.onnx.export(
-        traced(network, example).run_decompositions(_STABLE),
-        example.arguments,
-        kwargs=dict(example.keywords),
-        dynamic_shapes=dynamic_shapes(example),
-        output_names=output_names(network.likelihood),
-        dynamo=True,
-        verbose=False,
-    )
+    with _quiet("onnxscript"):
+        program = torch.onnx.export(
+            traced(network, example).run_decompositions(_STABLE),
+            example.arguments,
+            kwargs=dict(example.keywords),
+            dynamic_shapes=dynamic_shapes(example),
+            output_names=output_names(network.likelihood),
+            dynamo=True,
+            verbose=False,
+        )
     assert program is not None
     for node in program.model.graph:
         node.metadata_props.clear()  # paths and lines of code on this machine, for every node
@@ -50,6 +53,18 @@ def run(content: bytes, example: Example) -> dict[str, Tensor]:
     names = [given.name for given in session.get_inputs()]
     found = session.run(None, dict(zip(names, flat, strict=True)))
     return {given.name: torch.from_numpy(value) for given, value in zip(session.get_outputs(), found, strict=True)}
+
+
+@contextmanager
+def _quiet(name: str) -> Iterator[None]:
+    """The optimizer of ONNX graphs warns of every constant that it leaves as it is."""
+    logger = logging.getLogger(name)
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def _logaddexp(first: Tensor, second: Tensor) -> Tensor:

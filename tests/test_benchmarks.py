@@ -1,0 +1,70 @@
+"""The benchmarks' catalog and page: every row has its file, and the page says what the results say."""
+
+import ast
+import json
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from benchmarks import document
+from benchmarks.catalog import BENCHMARKS
+from benchmarks.timing import RESULTS, in_turns, ratio
+
+FOLDER = Path(document.__file__).parent
+
+
+def test_the_page_is_made_from_the_results():
+    assert document.PAGE.read_text() == document.page(RESULTS)
+
+
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_every_row_runs_as_a_module_and_writes_its_section(name):
+    module = import_module(f"benchmarks.{name}")
+    assert callable(module.main)
+    assert callable(module.section)
+
+
+def test_every_file_that_can_be_run_has_a_row():
+    """All but the page itself and what several benchmarks share."""
+    runnable = [path.stem for path in FOLDER.glob("*.py") if 'if __name__ == "__main__"' in path.read_text()]
+    assert set(runnable) - {"__main__", "document"} == set(BENCHMARKS)
+
+
+def test_every_result_has_a_section():
+    shown = {path for name in BENCHMARKS for path in document.results_of(name, RESULTS)}
+    assert shown == set(RESULTS.glob("*.json"))
+
+
+def test_a_result_that_is_not_there_has_no_section(tmp_path):
+    assert document.page(tmp_path) == document.OPENING
+    (tmp_path / "core.json").write_text((RESULTS / "core.json").read_text())
+    assert document.page(tmp_path).count("\n## ") == 1
+
+
+def test_nothing_of_a_result_is_made_up():
+    """Each result names its hardware, versions, commit and time."""
+    for path in RESULTS.glob("*.json"):
+        assert {"versions", "hardware", "commit", "time", "command"} <= set(json.loads(path.read_text())["provenance"])
+
+
+def test_peers_are_imported_only_where_they_are_used():
+    """A machine without them still measures the rest, and the page needs none of them."""
+    peers = {"backpack", "curvlinops", "laplace", "onnxruntime", "torch_uncertainty"}
+    for path in FOLDER.glob("*.py"):
+        for node in ast.parse(path.read_text()).body:
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module] if isinstance(node, ast.ImportFrom) else []
+            assert not peers & {name.split(".")[0] for name in names}, path.name
+
+
+def test_rivals_take_turns():
+    order = []
+    found = in_turns({"a": lambda: order.append("a"), "b": lambda: order.append("b")}, "cpu", 3)
+    assert order == ["a", "b"] * 3
+    assert [len(found["a"]), len(found["b"])] == [3, 3]
+
+
+def test_a_ratio_is_the_median_of_the_rounds():
+    """Not the ratio of medians: a round in which the machine was busy for both counts as any other."""
+    assert ratio([1, 20, 3], [1, 10, 1]) == {"ratio": 2, "ratio_lowest": 1, "ratio_highest": 3}
