@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from benchmarks import antithetic, core, document
+from benchmarks import antithetic, core, document, engines, precision
 
 
 def main() -> None:
     core.main()
+    engines.main()
+    precision.main()
     antithetic.main()
     document.main()
 

@@ -97,7 +97,80 @@ def training_section(found: dict[str, Any]) -> str:
     )
 
 
-SECTIONS = {"core": core_section, "antithetic": antithetic_section, "training_together": training_section}
+def engines_cpu_section(found: dict[str, Any]) -> str:
+    names = {"mnist_mlp": "MNIST MLP", "demo_cnn": "demo CNN", "resnet20": "ResNet-20"}
+    table = [
+        f"| {names[row['network']]} | {row['batch']} | {row['loop']:.2f} | {row['vmap']:.2f} | **{row['auto']:.2f}** "
+        f"| {row['auto_to_best']:.2f} |"
+        for row in found["rows"]
+    ]
+    return "\n".join(
+        [
+            "## Engines on a CPU",
+            "",
+            f"A prediction of m = {found['size']} members, in units of ten plain passes; and `auto` over the best of "
+            f"the others, aim at most 1.05 ([engines.md](engines.md)). `python -m benchmarks.engines`; {_where(found)}.",
+            "",
+            "| network | batch | loop | vmap | auto | auto / best |",
+            "|---|---|---|---|---|---|",
+            *table,
+            "",
+        ]
+    )
+
+
+def engines_gpu_section(found: dict[str, Any]) -> str:
+    large, small = ([row for row in found["rows"] if (row["batch"] == 1) == one] for one in (False, True))
+    return "\n".join(
+        [
+            "## Engines on a GPU",
+            "",
+            f"m = {found['size']}; `python -m benchmarks.engines --device cuda`; {_where(found)}.",
+            "",
+            "| network | precision | batch 256, auto over ten plain passes, aim at most 1.03 |",
+            "|---|---|---|",
+            *(f"| {row['network']} | {row['precision'] or 'float32'} | **{row['auto']:.3f}** |" for row in large),
+            "",
+            "| network | batch 1, graphs over one eager pass, aim at most 1.0 | over one graphed pass, at most 2.2 |",
+            "|---|---|---|",
+            *(
+                f"| {row['network']} | **{row['graphs_to_eager']:.2f}** | **{row['graphs_to_graphed']:.2f}** |"
+                for row in small
+            ),
+            "",
+        ]
+    )
+
+
+def precision_section(found: dict[str, Any]) -> str:
+    table = [
+        f"| {name} | {row['sigma']:.4f} | {row['nll']:.5f} | {row['nll_change']:+.5f} "
+        f"| {row['nll_at_float32_sigma']:.5f} |"
+        for name, row in found["precisions"].items()
+    ]
+    return "\n".join(
+        [
+            "## Low precision",
+            "",
+            f"PEP on the demo network, m = {found['size']}, {found['items']:,} items to tune on and to test on; the "
+            f"network alone has NLL {found['network_nll']:.5f}. `python -m benchmarks.precision`; {_where(found)}.",
+            "",
+            "| network computes in | σ* found so | test NLL | change | NLL with σ* found in float32 |",
+            "|---|---|---|---|---|",
+            *table,
+            "",
+        ]
+    )
+
+
+SECTIONS = {
+    "core": core_section,
+    "engines-cpu": engines_cpu_section,
+    "engines-gpu": engines_gpu_section,
+    "precision": precision_section,
+    "antithetic": antithetic_section,
+    "training_together": training_section,
+}
 
 
 def _spread(summary: dict[str, float], name: str) -> str:
