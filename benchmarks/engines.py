@@ -3,7 +3,8 @@
 CPU: MLP, small CNN and ResNet-20, batches of 1 to 256, m = 10: each engine against ten plain passes, and "auto" against
 the best of them. GPU: batches of 256 (at most 1.03 times ten plain passes) and of 1 (at most 1.0 times one eager pass
 and 2.2 times one CUDA-graphed pass). Weights are kept from call to call, as they are for a user who predicts more than
-once. Rivals take turns; the first rounds warm up.
+once. Rivals take turns; the first rounds warm up. With one thread on a CPU the clock is the process's own, which others
+on the machine do not make slower.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from torch import Tensor, nn
 
 import peppermill.demo
 from benchmarks.networks import resnet20
-from benchmarks.timing import RESULTS
+from benchmarks.timing import RESULTS, where
 from peppermill.engines.choose import engine_of
 from peppermill.engines.loop import averaged, member_predictions
 from peppermill.engines.members import members_of
@@ -50,8 +51,10 @@ def main() -> None:
     parser.add_argument("--networks", default="")
     parser.add_argument("--batches", default="1,2,4,8,16,32,64,128,256")
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
     cuda = arguments.device.startswith("cuda")
     rows = (on_gpu if cuda else on_cpu)(arguments)
     content = {"size": SIZE, "rounds": arguments.rounds, "rows": rows, "provenance": provenance(0)}
@@ -184,16 +187,67 @@ def _ratios(names: Sequence[str], times: list[list[float]]) -> dict[str, float]:
 
 def _seconds(job: Callable[[], Any], repeats: int) -> float:
     _wait()
-    start = time.perf_counter()
+    clock = time.perf_counter if torch.cuda.is_available() or torch.get_num_threads() > 1 else time.process_time
+    start = clock()
     for _ in range(repeats):
         job()
         _wait()
-    return (time.perf_counter() - start) / repeats
+    return (clock() - start) / repeats
 
 
 def _wait() -> None:
     if torch.cuda.is_available():
         torch.cuda.synchronize()
+
+
+def section(found: dict[str, Any]) -> str:
+    """The words of the page."""
+    return _gpu_section(found) if "gpu" in found["provenance"]["hardware"] else _cpu_section(found)
+
+
+def _cpu_section(found: dict[str, Any]) -> str:
+    names = {"mnist_mlp": "MNIST MLP", "demo_cnn": "demo CNN", "resnet20": "ResNet-20"}
+    table = [
+        f"| {names[row['network']]} | {row['batch']} | {row['loop']:.2f} | {row['vmap']:.2f} | **{row['auto']:.2f}** "
+        f"| {row['auto_to_best']:.2f} |"
+        for row in found["rows"]
+    ]
+    return "\n".join(
+        [
+            "## Engines on a CPU",
+            "",
+            f"A prediction of m = {found['size']} members, in units of ten plain passes; and `auto` over the best of "
+            f"the others, aim at most 1.05 ([engines.md](engines.md)). `python -m benchmarks.engines`; {where(found)}.",
+            "",
+            "| network | batch | loop | vmap | auto | auto / best |",
+            "|---|---|---|---|---|---|",
+            *table,
+            "",
+        ]
+    )
+
+
+def _gpu_section(found: dict[str, Any]) -> str:
+    large, small = ([row for row in found["rows"] if (row["batch"] == 1) == one] for one in (False, True))
+    return "\n".join(
+        [
+            "## Engines on a GPU",
+            "",
+            f"m = {found['size']}; `python -m benchmarks.engines --device cuda`; {where(found)}.",
+            "",
+            "| network | precision | batch 256, auto over ten plain passes, aim at most 1.03 |",
+            "|---|---|---|",
+            *(f"| {row['network']} | {row['precision'] or 'float32'} | **{row['auto']:.3f}** |" for row in large),
+            "",
+            "| network | batch 1, graphs over one eager pass, aim at most 1.0 | over one graphed pass, at most 2.2 |",
+            "|---|---|---|",
+            *(
+                f"| {row['network']} | **{row['graphs_to_eager']:.2f}** | **{row['graphs_to_graphed']:.2f}** |"
+                for row in small
+            ),
+            "",
+        ]
+    )
 
 
 if __name__ == "__main__":

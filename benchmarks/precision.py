@@ -12,7 +12,7 @@ import torch
 
 import peppermill as pm
 import peppermill.demo
-from benchmarks.timing import write_result
+from benchmarks.timing import where, write_result
 from peppermill.engines.members import PRECISIONS
 
 SIZE, SEED = 10, 0
@@ -53,6 +53,28 @@ def measured(model: Any, validation: Any, test: Any, precision: str | None) -> d
         "nll_at_float32_sigma": float(-pm.predict(exact, test).log_likelihoods.mean()),
         "gain": float(pep.search.gain),
     }
+
+
+def section(found: dict[str, Any]) -> str:
+    """The words of the page."""
+    table = [
+        f"| {name} | {row['sigma']:.4f} | {row['nll']:.5f} | {row['nll_change']:+.5f} "
+        f"| {row['nll_at_float32_sigma']:.5f} |"
+        for name, row in found["precisions"].items()
+    ]
+    return "\n".join(
+        [
+            "## Low precision",
+            "",
+            f"PEP on the demo network, m = {found['size']}, {found['items']:,} items to tune on and to test on; the "
+            f"network alone has NLL {found['network_nll']:.5f}. `python -m benchmarks.precision`; {where(found)}.",
+            "",
+            "| network computes in | σ* found so | test NLL | change | NLL with σ* found in float32 |",
+            "|---|---|---|---|---|",
+            *table,
+            "",
+        ]
+    )
 
 
 if __name__ == "__main__":

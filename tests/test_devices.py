@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -46,6 +47,40 @@ def test_sigma_and_predictions_on_a_gpu_are_those_on_the_cpu() -> None:
     assert there.temperature == pytest.approx(here.temperature, rel=1e-9)
     inputs = _data()[0]
     assert torch.allclose(there(inputs.cuda()).cpu(), here(inputs), atol=1e-12)
+
+
+@needs_gpu
+@pytest.mark.parametrize("precision", [None, "bfloat16"])
+@pytest.mark.parametrize("engine", ["loop", "vmap", "graphs", "auto"])
+def test_every_engine_on_a_gpu_gives_what_the_loop_gives_on_the_cpu(engine: str, precision: str | None) -> None:
+    """Twice with other inputs, because a graph is captured the first time and replayed the second."""
+    model = _network().float()
+    pep = pm.fit(model, (_data()[0].float(), _data()[1]), size=4, engine="loop")
+    there = pm.PepEnsemble(copy.deepcopy(model).cuda(), pep.recipe).with_engine(engine, precision)
+    with torch.no_grad():
+        for inputs in _data()[0].float().split(150):
+            tolerance = 1e-3 if precision is None else 0.05
+            assert torch.allclose(there(inputs.cuda()).cpu(), pep(inputs), atol=tolerance)
+    assert engine in ("auto", there.engine.report)
+
+
+@needs_gpu
+def test_threads_on_streams_of_their_own_may_use_one_graph() -> None:
+    model = _network().cuda()
+    pep = pm.fit(model, _data(), size=4).with_engine("graphs")
+    parts = [part.cuda() for part in _data()[0].split(75)]
+    with torch.no_grad():
+        expected = [pep.with_engine("loop")(part) for part in parts]
+
+    def work(number: int) -> bool:
+        with torch.no_grad(), torch.cuda.stream(torch.cuda.Stream()):
+            found = [pep(parts[number]) for _ in range(20)]
+            torch.cuda.current_stream().synchronize()
+        return all(torch.allclose(one, expected[number], atol=1e-9) for one in found)
+
+    torch.cuda.synchronize()
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(work, range(4)))
 
 
 @needs_gpu

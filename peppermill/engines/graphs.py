@@ -97,6 +97,8 @@ class Captured:
             call = borrow(members.model, precision, store.has_shell)
             self.weights = [store.member(members.sigma, member, keep=True) for member in range(members.count)]
             jobs = [partial(self._job, call, params) for params in self.weights]
+            # a replay may come before it is known that the network was moved: what the graph reads must still be there
+            self.alive = [value.detach() for value in (*members.model.parameters(), *members.model.buffers())]
             self.recording = capture(jobs, members.device)
 
     @torch.no_grad()
@@ -185,7 +187,7 @@ def _try(
     try:
         return Captured(members, precision, store, capture, args, kwargs)
     except RuntimeError as error:
-        return f"the network cannot be captured ({type(error).__name__}: {str(error).splitlines()[0]})"
+        return f"the network cannot be captured ({type(error).__name__}: {str(error).splitlines()[0][:150]})"
 
 
 def _unsuitable(members: Members, args: Any, kwargs: Any, keep: bool) -> str:

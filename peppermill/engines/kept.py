@@ -40,44 +40,37 @@ class Kept:
         return store
 
     def _current(self, members: Members) -> Store:
-        with exclusive(members.model):
-            state = State(members.model)
-        with self._lock:
-            if self._store is None or self._store.key != members.key or not self._store.state.equals(state):
+        with self._lock, exclusive(members.model):
+            store = self._store
+            if store is None or store.key != members.key or not store.state.holds(members.model):
                 refuse_training_mode(members.model)
-                self._store = Store(members, state)
-            return self._store
+                self._store = store = Store(members)
+            return store
 
 
 class State:
-    """Everything on which a network's outputs depend, so that two states can be compared without reading a weight."""
+    """Everything on which a network's outputs depend, so that a change is noticed without reading a weight."""
 
     def __init__(self, model: nn.Module) -> None:
-        self.objects: list[Any] = []
-        self.numbers: list[int] = []
-        for module in model.modules():
-            own = module.__dict__
-            self.objects += own.values()
-            self.objects += own["_modules"].values()
-            self.numbers.append(len(own["_forward_hooks"]) + len(own["_forward_pre_hooks"]))
-            for value in (*own["_parameters"].values(), *own["_buffers"].values()):
-                if value is not None:
-                    self.objects.append(value)
-                    self.numbers += _version(value), value.data_ptr()
+        self.model = model
+        self.watched = [(module.__dict__, _parts(module.__dict__)) for module in model.modules()]
+        self.tensors = [part for _, parts in self.watched for part in parts if isinstance(part, Tensor)]
+        self.numbers = self._numbers()
 
-    def equals(self, other: State) -> bool:
-        return (
-            self.numbers == other.numbers
-            and len(self.objects) == len(other.objects)
-            and all(map(is_, self.objects, other.objects))
-        )
+    def holds(self, model: nn.Module) -> bool:
+        """Whether the network is still in this state."""
+        same = model is self.model and all(_same(_parts(own), parts) for own, parts in self.watched)
+        return same and self._numbers() == self.numbers
+
+    def _numbers(self) -> list[int]:
+        return [_version(value) for value in self.tensors] + [value.data_ptr() for value in self.tensors]
 
 
 class Store:
     """Directions and weights of the members around one theta*; and, by key, what an engine prepared."""
 
-    def __init__(self, members: Members, state: State) -> None:
-        self.perturbation, self.key, self.state = members.perturbation, members.key, state
+    def __init__(self, members: Members) -> None:
+        self.perturbation, self.key, self.state = members.perturbation, members.key, State(members.model)
         self.has_shell = has_shell(members.model)
         self.prepared: dict[Any, Any] = {}
         self._lock = threading.RLock()
@@ -189,6 +182,17 @@ def signature(args: Any, kwargs: Any) -> tuple[Any, ...] | None:
     devices = {part.device.type for part in parts if isinstance(part, Tensor)}
     casts = tuple((one, torch.get_autocast_dtype(one)) for one in devices if torch.is_autocast_enabled(one))
     return None if None in described else (len(args), casts, *described)
+
+
+def _parts(own: dict[str, Any]) -> list[Any]:
+    """What a module holds: attributes, modules, tensors, and how many hooks."""
+    held = (own["_modules"], own["_parameters"], own["_buffers"])
+    hooks = len(own["_forward_hooks"]), len(own["_forward_pre_hooks"])
+    return [*own.values(), *hooks, *(part for parts in held for part in parts.values())]
+
+
+def _same(some: list[Any], others: list[Any]) -> bool:
+    return len(some) == len(others) and all(map(is_, some, others))
 
 
 def _described(part: Any) -> Any:

@@ -128,7 +128,7 @@ def _prepare(
         except torch.cuda.OutOfMemoryError:
             raise
         except Exception as error:
-            return f"the network does not vectorise ({type(error).__name__}: {str(error).splitlines()[0]})"
+            return f"the network does not vectorise ({type(error).__name__}: {str(error).splitlines()[0][:150]})"
 
 
 @torch.no_grad()
