@@ -103,8 +103,8 @@ def processes_section(found: dict[str, Any]) -> str:
         [
             "## A second process",
             "",
-            f"`fit(temperature=True)` on the demo's 5,000 images, m = {found['size']}, batches of {found['batch']}: one "
-            f"process with one thread, against {found['processes']} processes with one thread each; the median of "
+            f"`fit(temperature=True)` on the demo's 5,000 images, m = {found['size']}, batches of {found['batch']}: "
+            f"one process with one thread, against {found['processes']} processes with one thread each; the median of "
             f"{fit['rounds']:.0f} rounds. Starting the processes took {found['start_seconds']:.1f} s more, once. "
             f"`python -m benchmarks.processes`; {_where(found)}.",
             "",
