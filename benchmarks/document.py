@@ -109,7 +109,7 @@ def engines_cpu_section(found: dict[str, Any]) -> str:
             "## Engines on a CPU",
             "",
             f"A prediction of m = {found['size']} members, in units of ten plain passes; and `auto` over the best of "
-            f"the others, aim at most 1.05 ([engines.md](engines.md)). `python -m benchmarks.engines`; {_where(found)}.",
+            f"the others, at most 1.05 ([engines.md](engines.md)). `python -m benchmarks.engines`; {_where(found)}.",
             "",
             "| network | batch | loop | vmap | auto | auto / best |",
             "|---|---|---|---|---|---|",
