@@ -15,7 +15,7 @@ lint: .venv/.dev
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-bench: .venv/.dev
+bench: .venv/.bench
 	$(BIN)/python -m benchmarks
 
 # The README's table and pictures, from a fresh run of the demo.
@@ -33,6 +33,10 @@ readme: .venv/.demo
 
 .venv/.dev: pyproject.toml constraints.txt | .venv
 	$(BIN)/pip install -q -c constraints.txt -e ".[dev]"
+	touch $@
+
+.venv/.bench: .venv/.dev
+	$(BIN)/pip install -q -c constraints.txt -e ".[dev,bench]"
 	touch $@
 
 clean:

@@ -166,7 +166,7 @@ NAMES = {
 
 
 def section(found: dict[str, Any]) -> str:
-    versions = ", ".join(f"{name} {number}" for name, number in found["peers"].items()) or "no peer installed"
+    versions = ", ".join(f"{name} {number}" for name, number in found["peers"].items()) or "No peer was installed"
     return "\n".join(
         [
             "## Beside others",

@@ -90,7 +90,7 @@ def numbers_on_the_page_of_curvature():
     yield f"{cost['peak_bytes'] / 1e9:.1f} GB at most"
 
 
-@pytest.mark.parametrize("number", numbers_on_the_page_of_curvature())
+@pytest.mark.parametrize("number", list(numbers_on_the_page_of_curvature()))
 def test_the_numbers_on_the_page_of_curvature_are_those_of_the_results(number):
     text = " ".join((ROOT / "docs" / "curvature.md").read_text(encoding="utf-8").split())
     assert number in text

@@ -99,7 +99,7 @@ class Store:
 
     def most(self) -> int:
         """How many members' weights may be alive at once."""
-        return max(1, int(self._room() // sum(value.nbytes for value in self.perturbation.center.values())))
+        return int(self._room() // sum(value.nbytes for value in self.perturbation.center.values()))
 
     def _part(self, params: Params, first: int) -> Stack:
         return Stack(params, self.perturbation.center, self.perturbation.noise.antithetic and first % 2 == 0)

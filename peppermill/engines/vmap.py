@@ -48,8 +48,9 @@ class Vmap:
         return type(self), (self.precision,)  # what is kept is not copied
 
     def groups(self, members: Members, args: Any, kwargs: Any, keep: bool = False) -> Iterator[Group]:
-        if members.sigma == 0 or needs_gradients(members, args, kwargs):
-            self.report = "loop, because " + ("sigma is 0" if members.sigma == 0 else WITHOUT_GRADIENTS)
+        reason = self._unsuitable(members, args, kwargs)
+        if reason:
+            self.report = f"loop, because {reason}"
             yield from self.loop.groups(members, args, kwargs, keep)
             return
         store = self.kept.store(members)
@@ -57,6 +58,14 @@ class Vmap:
         size = members.count if fit >= members.count else max(2, fit - fit % 2)  # antithetic pairs stay together
         for first in range(0, members.count, size):
             yield _Together(self, members, store, range(first, min(first + size, members.count)), keep)
+
+    def _unsuitable(self, members: Members, args: Any, kwargs: Any) -> str:
+        """Why members cannot run together, if so."""
+        if members.count == 1:
+            return "there is one member" if members.sigma else "sigma is 0"
+        if needs_gradients(members, args, kwargs):
+            return WITHOUT_GRADIENTS
+        return "" if self.kept.store(members).most() >= 2 else "the weights of two members do not fit"
 
 
 class _Together:

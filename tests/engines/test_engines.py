@@ -330,6 +330,7 @@ def test_members_that_do_not_fit_are_made_one_at_a_time(mlp, data, monkeypatch):
         torch.testing.assert_close(found, copied_outputs(mlp, perturbation, 0.3, data[0]), rtol=1e-4, atol=1e-5)
         assert engine.kept._store._stacked is None
         assert not engine.kept._store._directions
+        assert engine.report.startswith("loop")
 
 
 def test_the_loop_holds_one_perturbed_copy(mlp, data, monkeypatch):
