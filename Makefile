@@ -8,7 +8,7 @@ demo: .venv/.demo
 	$(BIN)/peppermill demo
 
 test: .venv/.dev lint
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 lint: .venv/.dev
 	$(BIN)/ruff format --check .

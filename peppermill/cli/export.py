@@ -41,8 +41,9 @@ def command(
     """
     format_of(out)
     _refuse_both(example, shape)
+    shaped = _of_shape(shape) if shape else None
     source = options.source(model, weights, device)
-    inputs = _of_shape(shape) if shape else _of_data(str(example), source)
+    inputs = _of_data(str(example), source) if shaped is None else shaped
     found = options.ensemble(pep, source.model, None, "loop", None)
     assert found is not None
     found.export(out, inputs)

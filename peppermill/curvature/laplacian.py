@@ -7,19 +7,23 @@ mean: it is known exactly, and what a probe gets wrong there tells what it gets 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 import torch
 from torch import Tensor
 from torch.func import grad, jvp, vjp
 
 from peppermill.curvature.landscape import Landscape, part, twice_differentiable, wide
-from peppermill.curvature.memory import inputs_at_once
+from peppermill.curvature.memory import BUDGET, inputs_at_once
 from peppermill.data import Batches
 from peppermill.types import Batch, Params, Tick
 
-COPIES = 5  # of the activations: values, their tangents, and what flows back through both
+COPIES = 5  # of the activations: values, what flows back, and what flows back through both
+
+#: From a direction v to the pair (H v, J v).
+Along = Callable[[Params], tuple[Params, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -38,52 +42,71 @@ def hessian_products(
     with twice_differentiable():
         for chunk in data.chunks():
             size = inputs_at_once(landscape, chunk[0], COPIES)
-            rows = [_along(landscape, chunk, direction, size, tick) for direction in directions()]
-            forms.append(torch.tensor([form for form, _ in rows], dtype=torch.float64))
-            slopes.append(torch.stack([slope for _, slope in rows]))
+            rows = [_along(landscape, chunk, group, size, tick) for group in _groups(landscape, directions())]
+            forms.append(torch.cat([form for form, _ in rows]))
+            slopes.append(torch.cat([slope for _, slope in rows]))
     return Products(torch.stack(forms).sum(dim=0), torch.cat(slopes, dim=1))
 
 
-def differentiate_along(
+def second_derivatives(function: Callable[[Params], Tensor], params: Params) -> Along:
+    """For any direction v: H v of the sum of a function's values [n], and the slope J v of each of them, [n].
+
+    Both are derivatives of the weighted gradient J^T c at c = 1: along v with respect to theta, and to c. One graph of
+    it serves all directions. Where an operation of the network has no second derivative in reverse, each direction is
+    taken forward over reverse.
+    """
+    ones = torch.ones_like(function(params))
+
+    def weighted(at: Params, weights: Tensor) -> Params:
+        gradient: Params = vjp(function, at)[1](weights)[0]
+        return gradient
+
+    in_reverse: Along = vjp(weighted, params, ones)[1]
+
+    def along(direction: Params) -> tuple[Params, Tensor]:
+        try:
+            return in_reverse(direction)
+        except RuntimeError:  # "is not implemented", or a fault of the network's own, which comes up again here
+            return _forward_over_reverse(function, params, direction)
+
+    return along
+
+
+def _forward_over_reverse(
     function: Callable[[Params], Tensor], params: Params, direction: Params
 ) -> tuple[Params, Tensor]:
-    """H v of the sum of a function's values [n], and the slope J v of each of them, [n].
-
-    Forward over reverse: the derivative along v of the gradient. Where an operation of the network has no forward
-    derivative, reverse over reverse.
-    """
-
     def summed(at: Params) -> tuple[Tensor, Tensor]:
         values = function(at)
         return values.sum(), values
 
-    gradient = grad(summed, has_aux=True)
-    try:
-        product, slopes = jvp(gradient, (params,), (direction,))[1]
-    except RuntimeError:  # "does not support forward AD"; a fault of the network's own comes up again below
-        product = vjp(lambda at: gradient(at)[0], params)[1](direction)[0]
-        slopes = _slopes(function, params, direction)
-    return product, slopes
+    found: tuple[Params, Tensor] = jvp(grad(summed, has_aux=True), (params,), (direction,))[1]
+    return found
 
 
-def _slopes(function: Callable[[Params], Tensor], params: Params, direction: Params) -> Tensor:
-    """J v without forward derivatives: the derivative of c -> v^T J^T c, which is linear in c."""
-    zeros = torch.zeros_like(function(params))
-    slopes: Tensor = vjp(lambda cotangent: vjp(function, params)[1](cotangent)[0], zeros)[1](direction)[0]
-    return slopes
+def _groups(landscape: Landscape, directions: Iterable[Params]) -> Iterator[list[Params]]:
+    """As many directions at once as fit into the budget of memory."""
+    most, rest = max(1, BUDGET // (landscape.dtype.itemsize * landscape.dimensions)), iter(directions)
+    while group := list(islice(rest, most)):
+        yield group
 
 
-def _along(landscape: Landscape, chunk: list[Batch], direction: Params, size: int, tick: Tick) -> tuple[float, Tensor]:
-    form, slopes = 0.0, []
+def _along(
+    landscape: Landscape, chunk: list[Batch], group: list[Params], size: int, tick: Tick
+) -> tuple[Tensor, Tensor]:
+    """v^T H v, [group], and slopes [group, n], over one chunk of the data."""
+    forms, slopes = torch.zeros(len(group), dtype=torch.float64), []
     for batch in chunk:
         for start in range(0, len(batch[1]), size):
             inputs, labels = part(batch, start, start + size)
-            product, slope = differentiate_along(
+            along = second_derivatives(
                 lambda params, x=inputs, y=labels: landscape.log_likelihoods(params, x, y),  # type: ignore[misc]
                 landscape.center,
-                direction,
             )
-            form += sum(float((wide(product[name]) * wide(v)).sum()) for name, v in direction.items())
-            slopes.append(wide(slope))
-            tick(len(labels))
-    return form, torch.cat(slopes)
+            rows = []
+            for row, direction in enumerate(group):
+                product, slope = along(direction)
+                forms[row] += sum(float((wide(product[name]) * wide(v)).sum()) for name, v in direction.items())
+                rows.append(wide(slope))
+                tick(len(labels))
+            slopes.append(torch.stack(rows))
+    return forms, torch.cat(slopes, dim=1)

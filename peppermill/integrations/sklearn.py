@@ -44,8 +44,8 @@ class PepClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
       network, a small one is trained first: see `hidden`.
     - `classes`: the labels in the order of the network's outputs. Without it they are the labels in y, sorted, and
       there must be as many as the network has outputs.
-    - `parameters`, `size`, `noise`, `antithetic`, `lower`, `upper`, `iterations`, `temperature`, `batch_size`: as in
-      `pm.fit`. `temperature` is on here, and T is kept where a likelihood-ratio test at 5 % says that it helps:
+    - `parameters`, `size`, `noise`, `antithetic`, `lower`, `upper`, `iterations`, `search`, `temperature`,
+      `batch_size`: as in `pm.fit`. `temperature` is on here, and T is kept where a likelihood-ratio test at 5 % says that it helps:
       scikit-learn's data sets are small, and a T from thirty items does harm.
     - `hidden`, `epochs`, `validation`: without `model`, the widths of a network of ReLU layers that is trained on
       standardized features for so many epochs, and the share of each class that is kept from it to tune on.
@@ -66,7 +66,8 @@ class PepClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         antithetic: bool = True,
         lower: float | None = None,
         upper: float | None = None,
-        iterations: int = 7,
+        iterations: int | None = None,
+        search: str | None = None,
         temperature: bool = True,
         batch_size: int = 500,
         hidden: Sequence[int] = (64,),
@@ -83,6 +84,7 @@ class PepClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.lower = lower
         self.upper = upper
         self.iterations = iterations
+        self.search = search
         self.temperature = temperature
         self.batch_size = batch_size
         self.hidden = hidden
@@ -147,6 +149,7 @@ class PepClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             lower=self.lower,
             upper=self.upper,
             iterations=self.iterations,
+            search=self.search,
             temperature=self.temperature,
             likelihood="bernoulli" if outputs == 1 else "categorical",
             batch_size=self.batch_size,

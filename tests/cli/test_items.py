@@ -136,7 +136,7 @@ def test_fit_tunes_on_the_items_that_the_recorded_seed_draws(split_fit, val):
     drawn = np.sort(np.random.RandomState(5).permutation(30)[:11])
     assert (split.data, split.items, split.validation, split.seed) == ("imagefolder:val", 30, 11, 5)
     assert sorted(picture_models.SEEN) == sorted(colours(*drawn))
-    assert "on 11 items drawn from 30\n" in written
+    assert "on 11 items drawn from 30 " in written
     assert written.splitlines()[-1] == f"peppermill evaluate {NETWORK} imagefolder:val --pep pep.json"
     assert (val.parent / "pep.json").stat().st_size < 4000
 

@@ -14,7 +14,17 @@ import pytest
 import peppermill
 
 CHECKOUT = str(Path(peppermill.__file__).resolve().parents[1])
-FIT = ("fit", "python:my_models:slow", "npz:validation.npz", "--weights", "resnet.safetensors", "--size", "2")
+FIT = (
+    "fit",
+    "python:my_models:slow",
+    "npz:validation.npz",
+    "--weights",
+    "resnet.safetensors",
+    "--size",
+    "2",
+    "--engine",
+    "loop",
+)
 
 
 @pytest.fixture

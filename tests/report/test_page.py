@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 import peppermill as pm
 from peppermill.cli.app import app
+from peppermill.data import Batches
 from peppermill.effects import effects_of, with_images
 from peppermill.engines.loop import MemberPass
 from peppermill.likelihood import Categorical
@@ -301,7 +302,8 @@ def large_run(run, items=50_000, classes=1_000):
     images = torch.randint(256, (items // 50, 3, 256, 256), dtype=torch.uint8, generator=generator)
     shown = [replace(e, item=e.item % len(images)) for e in (*effects.helped, *effects.hurt)]
     pictured = with_images(
-        replace(effects, helped=tuple(shown[:6]), hurt=tuple(shown[6:]), items=len(images)), [(images, labels)]
+        replace(effects, helped=tuple(shown[:6]), hurt=tuple(shown[6:]), items=len(images)),
+        Batches([(images, labels[: len(images)])]),
     )
     points = tuple(
         replace(run.sweep.points[k % 12], sigma=k / 100, member_log_likelihoods=tuple(rows[:, k].tolist()))
