@@ -45,8 +45,8 @@ class PepClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     - `classes`: the labels in the order of the network's outputs. Without it they are the labels in y, sorted, and
       there must be as many as the network has outputs.
     - `parameters`, `size`, `noise`, `antithetic`, `lower`, `upper`, `iterations`, `search`, `temperature`,
-      `batch_size`: as in `pm.fit`. `temperature` is on here, and T is kept where a likelihood-ratio test at 5 % says that it helps:
-      scikit-learn's data sets are small, and a T from thirty items does harm.
+      `batch_size`: as in `pm.fit`. `temperature` is on here, and T is kept where a likelihood-ratio test at 5 % says
+      that it helps: scikit-learn's data sets are small, and a T from thirty items does harm.
     - `hidden`, `epochs`, `validation`: without `model`, the widths of a network of ReLU layers that is trained on
       standardized features for so many epochs, and the share of each class that is kept from it to tune on.
     - `seed`: of the noise, and of the training.
