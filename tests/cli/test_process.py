@@ -35,7 +35,8 @@ def start(folder):
     def run(*arguments, **streams):
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **streams}
         command = [sys.executable, "-m", "peppermill", *arguments]
-        started.append(subprocess.Popen(command, env={**os.environ, "PYTHONPATH": CHECKOUT}, **streams))
+        heeding = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)}  # a background shell's ignore it
+        started.append(subprocess.Popen(command, env={**os.environ, "PYTHONPATH": CHECKOUT}, **heeding, **streams))
         return started[-1]
 
     yield run
