@@ -94,6 +94,7 @@ def _work(rank: int, connection: Any) -> None:
             world_size=processes,
             timeout=timedelta(seconds=PATIENCE),
         )
+        dist.barrier()  # or one that has little to do would be gone before the others have met it
         try:
             answer = alone(job, *args, **options)
         except Exception as error:
