@@ -60,7 +60,7 @@ def main() -> None:
     content = {"size": SIZE, "rounds": arguments.rounds, "rows": rows, "provenance": provenance(0)}
     path = arguments.out / f"engines-{'gpu' if cuda else 'cpu'}.json"
     write_atomically(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
-    print(f"wrote {path}")
+    print(f"wrote {path.name}")
 
 
 def on_cpu(arguments: argparse.Namespace) -> list[dict[str, Any]]:
