@@ -115,7 +115,8 @@ def _complain_of_usage(error: Any) -> None:
     message = " ".join(error.format_message().split()).rstrip(".")
     if message:
         command = error.ctx.command_path if error.ctx else "peppermill"
-        _complain(f"{message[0].lower()}{message[1:]}: `{command} --help` shows what there is.", error)
+        colon = "" if message.endswith("?") else ":"
+        _complain(f"{message[0].lower()}{message[1:]}{colon} `{command} --help` shows what there is.", error)
 
 
 def _one_line(error: Exception) -> str:

@@ -19,19 +19,6 @@ from peppermill.processes.results import agree, gather
 from peppermill.types import Likelihood, Tick
 
 
-def run_part(
-    model: nn.Module,
-    perturbation: Perturbation,
-    sigma: float,
-    data: Batches,
-    likelihood: Likelihood,
-    tick: Tick,
-    engine: Engine | None = None,
-) -> MemberPass:
-    """All members at this sigma over the part of this process, which may have no item that counts."""
-    return run_here(model, perturbation, sigma, part_of(data), likelihood, tick, engine)
-
-
 def run_here(
     model: nn.Module,
     perturbation: Perturbation,
@@ -41,7 +28,7 @@ def run_here(
     tick: Tick,
     engine: Engine | None = None,
 ) -> MemberPass:
-    """The same over data that belong to this process alone."""
+    """All members at this sigma over data that belong to this process alone: its part may have no item that counts."""
     if data.source == []:
         none = no_items(data)
         return MemberPass(sigma, none.expand(perturbation.size, 0), none[:, None], none.long())
@@ -58,7 +45,7 @@ def run_all(
     engine: Engine | None = None,
 ) -> MemberPass:
     """The same over all the data, each process having done its part: every process gets the whole result."""
-    mine = run_part(model, perturbation, sigma, data, likelihood, tick, engine)
+    mine = run_here(model, perturbation, sigma, part_of(data), likelihood, tick, engine)
     return _gathered(mine, data.argument) if grouped() else mine
 
 
