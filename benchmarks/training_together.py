@@ -3,9 +3,9 @@
     python -m benchmarks.training_together --device cuda [--models 25] [--steps 50] [--out results/bench]
 
 For each network of the paper: the milliseconds of one step of the usual eager loop (one network, torch's Adam, data on
-the device), times the number of seeds, against one step of all seeds together: as one stack with grouped or with
-unfolded convolutions, with and without CUDA graphs, or network by network on five streams in one CUDA graph. Images are
-made on the spot: the time of a step does not depend on what they show.
+the device), times the number of seeds, against one step of all seeds together: as one stack, with and without a CUDA
+graph, compiled or not, or network by network on five streams in one CUDA graph. Images are made on the spot: the time
+of a step does not depend on what they show.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +76,7 @@ def measure(name: str, dropout: bool, arguments: argparse.Namespace) -> dict[str
     with precision(Machine(device, precision=arguments.precision)):
         eager = eager_seconds(networks.NETWORKS[name](10, dropout), images, labels, 17, 2.5e-4, steps, device)
     row: dict[str, Any] = {"network": name, "dropout": dropout, "eager_ms_per_step": 1000 * eager / steps}
-    for key, machine in _machines(device, arguments.precision, convolutions="cnn" in name).items():
+    for key, machine in _machines(device, arguments.precision).items():
         seconds = together_seconds(networks.NETWORKS[name](10, dropout), images, labels, seeds, machine, steps)
         row[key] = {"ms_per_step": 1000 * seconds / steps, "ratio": arguments.models * eager / seconds}
         title = f"{name}{' with dropout' if dropout else ''}, {key}"
@@ -89,14 +88,13 @@ def measure(name: str, dropout: bool, arguments: argparse.Namespace) -> dict[str
     return row
 
 
-def _machines(device: str, precision: str, convolutions: bool) -> dict[str, Machine]:
-    """The ways to train together that are worth comparing on this device."""
-    ways = {"grouped": Machine(device, False, False, 0, precision)}
-    if convolutions:
-        ways["unfolded"] = Machine(device, False, True, 0, precision)
+def _machines(device: str, precision: str) -> dict[str, Machine]:
+    """The ways to train together on this device."""
+    ways = {"stack": Machine(device, graphs=False, precision=precision)}
     if device.startswith("cuda"):
-        graphs = {f"{name} graph": replace(machine, graphs=True) for name, machine in ways.items()}
-        ways |= graphs | {"5 streams graph": Machine(device, True, False, 5, precision)}
+        ways["stack, graph"] = Machine(device, precision=precision)
+        ways["compiled stack, graph"] = Machine(device, precision=precision, compiled=True)
+        ways["5 streams, graph"] = Machine(device, streams=5, precision=precision)
     return ways
 
 

@@ -149,7 +149,9 @@ def _processor() -> str:
 
 
 def _commit() -> str | None:
-    """The commit of the checkout that this file belongs to, if it belongs to one."""
+    """The commit of the checkout that this file belongs to; of a copy without history, what `PEPPERMILL_COMMIT` says."""
+    if os.environ.get("PEPPERMILL_COMMIT"):
+        return os.environ["PEPPERMILL_COMMIT"]
     here = Path(__file__).resolve().parent
     try:
         asked = ["git", "-C", str(here), "rev-parse", "--short=12", "HEAD"]

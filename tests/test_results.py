@@ -153,3 +153,8 @@ def test_a_newer_run_is_refused(tmp_path):
 def test_a_run_without_its_parts_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"is damaged: it has no settings, methods\. Run the command that wrote it"):
         read_run(damaged(tmp_path / "run.json", methods=None, settings=None))
+
+
+def test_a_copy_without_history_is_told_its_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PEPPERMILL_COMMIT", "0123456789ab")
+    assert provenance(0)["commit"] == "0123456789ab"

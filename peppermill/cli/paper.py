@@ -25,8 +25,11 @@ DataFolder = Annotated[Path | None, typer.Option("--data", help="A folder that a
 Out = Annotated[Path, typer.Option(help="Folder for the results.")]
 Checkpoints = Annotated[Path, typer.Option(help="Folder for trained weights and finished stages; safe to delete.")]
 Graphs = Annotated[bool, typer.Option("--graphs/--no-graphs", help="On a GPU: each training step as one CUDA graph.")]
-Unfold = Annotated[bool, typer.Option("--unfold/--grouped", help="Convolutions as products of patches, or grouped.")]
 Streams = Annotated[int, typer.Option(help="Train the networks one by one on so many streams; 0: as one stack.")]
+Compiled = Annotated[
+    bool,
+    typer.Option("--compiled", help="On a GPU: train compiled layers; it takes a minute first, and then saves some."),
+]
 Precision = Annotated[str, typer.Option(help="Of products on a GPU: float32, tf32 or bfloat16.")]
 Tiny = Annotated[bool, typer.Option("--tiny", help="Few networks, two epochs: to see that it runs.")]
 OUT, CHECKPOINTS = Path("results/paper"), Path(".local/paper")
@@ -55,13 +58,13 @@ def table2_command(
         str | None, typer.Option(help="Other layers than the paper's in its PEP column: a regular expression.")
     ] = None,
     graphs: Graphs = True,
-    unfold: Unfold = False,
     streams: Streams = 0,
     precision: Precision = "tf32",
+    compiled: Compiled = False,
     tiny: Tiny = False,
 ) -> None:
     """Table 2: the networks of the paper, trained as it did, and every method beside it."""
-    machine = Machine(device, graphs, unfold, streams, precision)
+    machine = Machine(device, graphs, streams, precision, compiled)
     table2.main(_settings(rows, models, data, out, checkpoints, machine, tiny, swa=schedule, perturbed=perturbed))
 
 
@@ -76,15 +79,14 @@ def swa_command(
     out: Out = OUT,
     checkpoints: Checkpoints = CHECKPOINTS,
     graphs: Graphs = True,
-    unfold: Unfold = False,
     streams: Streams = 0,
     precision: Precision = "tf32",
+    compiled: Compiled = False,
     tiny: Tiny = False,
 ) -> None:
     """Candidate schedules of stochastic weight averaging, and their distance from the printed column."""
-    settings = _settings(
-        rows, models, data, out, checkpoints, Machine(device, graphs, unfold, streams, precision), tiny
-    )
+    machine = Machine(device, graphs, streams, precision, compiled)
+    settings = _settings(rows, models, data, out, checkpoints, machine, tiny)
     found = swa.main(settings, tuple(schedules.split()) or swa_schedules.CANDIDATES)
     for row, name in found["nearest"].items():
         say(f"{row}: nearest is {name}")
@@ -136,13 +138,13 @@ def figure3_command(
     out: Out = OUT,
     checkpoints: Checkpoints = CHECKPOINTS,
     graphs: Graphs = True,
-    unfold: Unfold = False,
     streams: Streams = 0,
     precision: Precision = "tf32",
+    compiled: Compiled = False,
     tiny: Tiny = False,
 ) -> None:
     """Figure 3: overfitting against the PEP effect and sigma*, after every epoch."""
-    machine = Machine(device, graphs, unfold, streams, precision)
+    machine = Machine(device, graphs, streams, precision, compiled)
     figure3.main(_settings(rows, models, data, out, checkpoints, machine, tiny))
 
 

@@ -136,14 +136,14 @@ METHODS: dict[str, Callable[[Work], dict[str, Any]]] = {
 @torch.no_grad()
 def log_probs_on(stack: Stack, data: Images, masks: Dropped | None = None) -> Tensor:
     """Log-probabilities [S, N, K] of every network, in float64; with masks, of one pass with dropout active."""
-    machine, parts = stack.machine, []
-    with precision(machine):
+    parts = []
+    with precision(stack.machine):
         for batch in torch.split(data.images, data.batch_size):
             if masks and not masks.knows(len(batch)):
-                forward(stack.network, stack.state, batch, masks=masks, unfold=machine.unfold)  # learns the shapes
+                forward(stack.network, stack.state, batch, masks=masks)  # learns the shapes
             if masks:
                 masks.refill(len(batch))
-            parts.append(log_probs_of(forward(stack.network, stack.state, batch, masks=masks, unfold=machine.unfold)))
+            parts.append(log_probs_of(forward(stack.network, stack.state, batch, masks=masks)))
     return torch.cat(parts, dim=1)
 
 

@@ -17,20 +17,32 @@ class Dropped:
     """The factors of dropout, 0 or 2, for every activation of every network.
 
     They are filled before a step, outside a CUDA graph, which reads them where they lie. Each byte of a random word
-    gives one factor, by its second bit.
+    gives one factor, by its second bit; all layers' factors of a network lie in one row, filled by one call.
     """
 
     def __init__(self, seeds: Sequence[int], device: str) -> None:
         self.seeds, self.device = seeds, device
         self.generators = [Generator(device) for _ in seeds]
-        self.words: dict[tuple[str, tuple[int, ...]], Tensor] = {}
+        self.places: dict[int, dict[tuple[str, tuple[int, ...]], slice]] = {}  # by size of batch: where a layer's lie
+        self.words: dict[int, Tensor] = {}  # by size of batch: [S, words]
 
     def __call__(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """The factors of a layer, [S, batch, ...], as bytes; filled by `refill`."""
-        count = torch.Size(shape[1:]).numel()
-        if (name, shape) not in self.words:
-            self.words[name, shape] = torch.zeros(shape[0], -(-count // 8), dtype=torch.int64, device=self.device)
-        return self.words[name, shape].view(torch.uint8)[:, :count].view(shape)
+        """The factors of a layer, [S, batch, ...], as bytes; filled by `refill`, and zero until then."""
+        known = self.places.setdefault(shape[1], {})
+        if (name, shape) not in known:
+            count, end = torch.Size(shape[1:]).numel(), max((place.stop for place in known.values()), default=0)
+            known[name, shape] = slice(end, end + -(-count // 8) * 8)
+            return torch.zeros(shape, dtype=torch.uint8, device=self.device)
+        place = known[name, shape]
+        return (
+            self.words[shape[1]]
+            .view(torch.uint8)[:, place.start : place.start + torch.Size(shape[1:]).numel()]
+            .view(shape)
+        )
+
+    def factors(self, batch: int) -> dict[str, Tensor]:
+        """All factors of a batch of that size, by layer."""
+        return {name: self(name, shape) for name, shape in self.places[batch]}
 
     def of(self, index: int) -> Masks:
         """The factors of one network, [1, batch, ...]."""
@@ -38,7 +50,7 @@ class Dropped:
 
     def knows(self, batch: int) -> bool:
         """Whether the masks of a batch of that size have been asked for before."""
-        return any(shape[1] == batch for _, shape in self.words)
+        return batch in self.places
 
     def restart(self, part: int) -> None:
         """Begin the stream of one epoch, or of one pass."""
@@ -47,11 +59,13 @@ class Dropped:
 
     def refill(self, batch: int) -> None:
         """New factors for a batch of that size."""
-        for (_, shape), words in self.words.items():
-            if shape[1] == batch:
-                for row, generator in zip(words, self.generators, strict=True):
-                    row.random_(generator=generator)
-                words.view(torch.uint8).bitwise_and_(2)
+        if batch not in self.words:
+            end = max(place.stop for place in self.places[batch].values())
+            self.words[batch] = torch.zeros(len(self.seeds), end // 8, dtype=torch.int64, device=self.device)
+        words = self.words[batch]
+        for row, generator in zip(words, self.generators, strict=True):
+            row.random_(generator=generator)
+        words.view(torch.uint8).bitwise_and_(2)
 
 
 def mixed(seed: int, part: int, purpose: int) -> int:

@@ -9,29 +9,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from peppermill.engines.loop import MemberPass
 from peppermill.noise import Noise
+from peppermill.paper.folding import Folded
 from peppermill.paper.machine import Machine, precision
 from peppermill.paper.stacked import State, apply_layer, count_of, entered
 
 KEPT_BYTES = {"cuda": 2**34, "cpu": 5 * 2**29}  # of the first perturbed layer
-BATCH = {"cuda": 1000, "cpu": 250}  # images at once
-
-#: Some of a network's layers, in order, by name.
-Layers = list[tuple[str, nn.Module]]
-
-
-class Fold(NamedTuple):
-    """A batch norm whose work the product after it does."""
-
-    norm: str
-    epsilon: float
-    product: str
+BATCH = {"cuda": 2000, "cpu": 250}  # images at once
 
 
 class Directions:
@@ -104,6 +93,8 @@ class FirstLayer:
     def streams_kept(self) -> int:
         """For how many draws the response can be kept, beside the layer at theta* itself."""
         probe = self._apply(self.stack.state, self.data.images[: self.data.batch_size])
+        if probe.ndim == 4 and probe.is_cuda:
+            return 0  # to read so much takes longer than to convolve again
         share = min(self.data.batch_size, len(self.data.labels)) / len(self.data.labels)
         return max(0, int(self.data.room * share / probe.nbytes) - 1)
 
@@ -125,18 +116,18 @@ class FirstLayer:
             yield torch.addcmul(self._only(center, chosen), self._only(response, chosen), self._spread(scales, center))
 
     def _apply(self, state: State, batch: Tensor) -> Tensor:
-        value = entered(batch, count_of(state), self.stack.machine.unfold)
+        value = entered(batch, count_of(state))
         for name, layer in [*self.before, (self.name, self.layer)]:
-            value = apply_layer(name, layer, state, value, unfold=self.stack.machine.unfold)
+            value = apply_layer(name, layer, state, value)
         return value
 
     def _only(self, value: Tensor, chosen: Sequence[int]) -> Tensor:
-        """The chosen networks' part of an activation, in any form of `stacked.py`."""
+        """The chosen networks' part of an activation, an image's or a vector's."""
         if len(chosen) == len(self.stack):
             return value
         if value.ndim != 4:
             return value[list(chosen)]
-        return value.view(len(value), len(self.stack), -1, *value.shape[2:])[:, list(chosen)].flatten(1, 2)
+        return torch.unflatten(value, 1, (len(self.stack), -1))[:, list(chosen)].flatten(1, 2)
 
     def _spread(self, scales: Tensor, value: Tensor) -> Tensor:
         if value.ndim != 4:
@@ -151,7 +142,8 @@ class StackedMembers:
         self.stack, self.data, self.selected, self.size, self.antithetic = stack, data, selected, size, antithetic
         first = next(name for name, _ in stack.network.named_children() if f"{name}.weight" in selected)
         self.first = stack.kept.setdefault((id(data), first), FirstLayer(stack, data, first))
-        self.layers, self.folds = foldable(self.first.after)
+        self.rest = Folded(self.first.after, stack.state)
+        self.whole = Folded(list(stack.network.named_children()), stack.state)
         self.streams_kept = self.first.streams_kept()
 
     @torch.no_grad()
@@ -192,53 +184,14 @@ class StackedMembers:
             draw = self.stack.directions.of(name, stream)
             part = draw if len(chosen) == len(self.stack) else draw[chosen]
             state[name] = torch.addcmul(state[name], part, scales.view(-1, *[1] * (draw.ndim - 1)))
-        keep = stream < self.streams_kept
-        inputs = self.first.kept(scales, stream, chosen) if keep else self.first.direct(state)
-        folded = fold(state, self.folds)
-        return torch.cat([log_probs_of(self._rest(folded, value)) for value in inputs], dim=1)
-
-    def _rest(self, state: State, value: Tensor) -> Tensor:
-        for name, layer in self.layers:
-            value = apply_layer(name, layer, state, value, unfold=self.stack.machine.unfold)
-        return value
-
-
-def foldable(layers: Layers) -> tuple[Layers, list[Fold]]:
-    """The layers without those batch norms that a product follows at once, and the pairs (norm, product).
-
-    In evaluation a batch norm is a scale and a shift of each channel, which the next kernel can do as well. Padding
-    comes between them, for it is not shifted, and so does a pooling.
-    """
-    folds = [
-        Fold(name, norm.eps, layers[k + 1][0])
-        for k, (name, norm) in enumerate(layers[:-1])
-        if isinstance(norm, (nn.BatchNorm1d, nn.BatchNorm2d)) and _unpadded(layers[k + 1][1])
-    ]
-    gone = {one.norm for one in folds}
-    return [(name, layer) for name, layer in layers if name not in gone], folds
-
-
-def fold(state: State, folds: Sequence[Fold]) -> State:
-    """The state in which each product does the work of the batch norm before it."""
-    folded = dict(state)
-    for one in folds:
-        mean, variance, weight, bias = (
-            state[f"{one.norm}.{part}"] for part in ("running_mean", "running_var", "weight", "bias")
-        )
-        scale = weight / (variance + one.epsilon).sqrt()
-        shift = bias - mean * scale
-        kernel = state[f"{one.product}.weight"]
-        shape = (len(kernel), 1, -1, *[1] * (kernel.ndim - 3))
-        folded[f"{one.product}.weight"] = kernel * scale.view(shape)
-        moved = (kernel * shift.view(shape)).flatten(2).sum(dim=2)
-        folded[f"{one.product}.bias"] = state[f"{one.product}.bias"] + moved
-    return folded
+        if stream < self.streams_kept:
+            found = self.rest.run(state, self.first.kept(scales, stream, chosen))
+        else:
+            batches = torch.split(self.data.images, self.data.batch_size)
+            found = self.whole.run(state, (entered(batch, len(chosen)) for batch in batches))
+        return torch.cat([log_probs_of(logits) for logits in found], dim=1)
 
 
 def log_probs_of(logits: Tensor) -> Tensor:
     """Logits [S, K, batch] as log-probabilities [S, batch, K]: the softmax in float32, sums of members in float64."""
     return logits.float().log_softmax(dim=1).transpose(1, 2).double()
-
-
-def _unpadded(layer: nn.Module) -> bool:
-    return isinstance(layer, nn.Linear) or (isinstance(layer, nn.Conv2d) and layer.padding == (0, 0))

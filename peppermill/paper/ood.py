@@ -80,15 +80,9 @@ def main(settings: Settings) -> dict[str, Any]:
     data = five_classes(settings)
     network = train(settings, data)
     with precision(Machine(settings.machine.device, precision="tf32")):
-        pep = pm.fit(network, data.validation, parameters=settings.parameters, size=settings.size, search="golden")
-        both = pm.fit(
-            network,
-            data.validation,
-            parameters=settings.parameters,
-            size=settings.size,
-            temperature=True,
-            search="golden",
-        )
+        options: dict[str, Any] = {"parameters": settings.parameters, "size": settings.size}
+        pep = pm.fit(network, data.validation, **options)
+        both = pm.fit(network, data.validation, temperature=True, **options)
         warm = pm.fit_temperature(network, data.validation)
         predictors = {"network": network, "temperature scaling": warm, "PEP": pep, "PEP with temperature": both}
         methods = {name: _detection(predictor, data, settings.bins) for name, predictor in predictors.items()}

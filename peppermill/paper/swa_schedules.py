@@ -137,9 +137,9 @@ def swa_from(text: str, rate: float) -> Swa:
 
 
 @torch.no_grad()
-def refresh_batch_norm(network: nn.Sequential, state: State, images: Tensor, unfold: bool = False) -> State:
+def refresh_batch_norm(network: nn.Sequential, state: State, images: Tensor) -> State:
     """The same networks with batch-norm statistics of the averaged weights: one pass over the training images."""
     refreshed = {name: value.clone() for name, value in state.items()}
     for number, batch in enumerate(torch.split(images, REFRESH_BATCH), start=1):
-        forward(network, refreshed, batch, training=True, momentum=1 / number, unfold=unfold)
+        forward(network, refreshed, batch, training=True, momentum=1 / number)
     return refreshed

@@ -54,6 +54,7 @@ class Trainer:
         self.rate = torch.tensor(schedule.learning_rates[0], device=machine.device)  # a graph reads it at every step
         self.optimizer = self._optimizer(list(self.params.values()))
         self.dropped = Dropped(seeds, machine.device) if _has_dropout(network) else None
+        self.compiled = _compiled(network)
         self.steps: dict[int, _Step] = {}
         self._prepare()
         self.begin(stack(network, seeds, machine.device))
@@ -115,7 +116,7 @@ class Trainer:
         else:
             losses, gradients = self._gradients(self.state, list(self.params.values()), chosen, self.dropped)
         for parameter, gradient in zip(self.params.values(), gradients, strict=True):
-            parameter.grad = gradient
+            parameter.grad = gradient.contiguous()  # a convolution's may be channels last
         self.optimizer.step()
         return losses
 
@@ -125,10 +126,15 @@ class Trainer:
         """Summed losses [S] and the gradients of the mean losses."""
         half = self.machine.precision == "bfloat16"
         with torch.autocast(self.images.device.type, torch.bfloat16, enabled=half, cache_enabled=False):
-            images, unfold = self.images[chosen], self.machine.unfold
-            logits = forward(self.network, state, images, training=True, masks=masks, unfold=unfold)
+            logits = self._forward(state, self.images[chosen], masks)
         losses = F.cross_entropy(logits.float(), self.labels[chosen].T, reduction="none").sum(dim=1)
         return losses.detach(), torch.autograd.grad(losses.sum() / len(chosen), params)
+
+    def _forward(self, state: State, images: Tensor, masks: Masks | None) -> Tensor:
+        """Logits [S, classes, batch]; by compiled code for full batches, where it is wanted."""
+        if self.machine.compiled and not self.machine.streams and len(images) == self.schedule.batch_size:
+            return self.compiled(state, images, self.dropped.factors(len(images)) if self.dropped else None)
+        return forward(self.network, state, images, training=True, masks=masks)
 
     def _gradients_on_streams(self, chosen: Tensor) -> tuple[Tensor, Sequence[Tensor]]:
         """The same, network by network: in a CUDA graph those on different streams run at the same time."""
@@ -208,6 +214,16 @@ class _Step:
         self.chosen.copy_(chosen)
         self.graph.replay()
         return self.losses
+
+
+def _compiled(network: nn.Sequential) -> Callable[[State, Tensor, dict[str, Tensor] | None], Tensor]:
+    """A pass in training mode over batches of one size, compiled when it is first called."""
+
+    def run(state: State, images: Tensor, factors: dict[str, Tensor] | None) -> Tensor:
+        masks = None if factors is None else lambda name, shape: factors[name]
+        return forward(network, state, images, training=True, masks=masks)
+
+    return torch.compile(run, dynamic=False)
 
 
 def _has_dropout(network: nn.Sequential) -> bool:

@@ -134,7 +134,7 @@ class Work:
             trained = self._train(stage, swa.schedule, dropout=False, averaged=swa.averaged)
             network, state, images = self.row.build(), trained.average, self.data.train.images
             if swa.refresh:
-                state = swa_schedules.refresh_batch_norm(network, state, images, self.settings.machine.unfold)
+                state = swa_schedules.refresh_batch_norm(network, state, images)
             self._stacks[stage] = self._stack(network, state)
         return self._stacks[stage]
 

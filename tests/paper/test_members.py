@@ -14,11 +14,12 @@ from peppermill.data import Batches
 from peppermill.engines.loop import run_members
 from peppermill.likelihood import Categorical
 from peppermill.noise import Noise
+from peppermill.paper.folding import Folded
 from peppermill.paper.lockstep import in_lockstep
 from peppermill.paper.machine import Machine
 from peppermill.paper.members import KEPT_BYTES, Directions, Images, Stack, StackedMembers
 from peppermill.paper.networks import NETWORKS
-from peppermill.paper.stacked import stack, unstack
+from peppermill.paper.stacked import entered, forward, stack, unstack
 from peppermill.paper.tuned import (
     Found,
     our_sigma,
@@ -75,6 +76,20 @@ def test_members_together_are_the_members_of_each_network(
             )
             for part in ("member_log_likelihoods", "averaged"):
                 torch.testing.assert_close(getattr(found[index], part), getattr(expected, part), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("name", "shape", "norm"), [("mnist_cnn", (1, 28, 28), "conv2_norm")])
+def test_a_batch_norm_that_turns_its_values_is_not_carried_through_a_pooling(
+    name: str, shape: tuple[int, ...], norm: str
+) -> None:
+    stacked, data = networks_and_data(name, shape, items=6)
+    for turned in (False, True):
+        if turned:
+            stacked.state[f"{norm}.weight"][1, 3] = -0.7
+        whole = Folded(list(stacked.network.named_children()), stacked.state)
+        assert (norm in dict(whole.layers)) == turned
+        found = next(whole.run(stacked.state, [entered(data.images, 3)]))
+        torch.testing.assert_close(found, forward(stacked.network, stacked.state, data.images), rtol=1e-4, atol=1e-4)
 
 
 def test_no_more_is_kept_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:

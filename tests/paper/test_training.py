@@ -13,7 +13,7 @@ from peppermill.paper import networks, training
 from peppermill.paper.machine import Machine
 from peppermill.paper.masks import Dropped, mixed
 from peppermill.paper.networks import cifar_cnn, initialize, mnist_cnn, mnist_mlp
-from peppermill.paper.stacked import forward, stack, unstack
+from peppermill.paper.stacked import block_diagonal, forward, stack, unstack
 from peppermill.paper.trainer import Schedule, Sgd, Trainer
 from peppermill.paper.training import train_together
 
@@ -72,9 +72,8 @@ def test_dropout_is_where_the_paper_put_it() -> None:
 
 
 @pytest.mark.parametrize("name", list(SHAPES))
-@pytest.mark.parametrize("unfold", [False, True])
 @pytest.mark.parametrize("shared", [False, True])
-def test_a_stack_computes_what_each_network_computes(name: str, unfold: bool, shared: bool) -> None:
+def test_a_stack_computes_what_each_network_computes(name: str, shared: bool) -> None:
     network = networks.NETWORKS[name](10, False)
     state = stack(network, SEEDS)
     for key, value in state.items():
@@ -82,7 +81,7 @@ def test_a_stack_computes_what_each_network_computes(name: str, unfold: bool, sh
             value.normal_(generator=Generator().manual_seed(1))
     images = made(name, 12)[0]
     own = images.view(4, 3, *SHAPES[name])
-    found = forward(network, state, images[:4] if shared else own, unfold=unfold)
+    found = forward(network, state, images[:4] if shared else own)
     for index in range(3):
         alone = unstack(networks.NETWORKS[name](10, False), state, index)
         expected = alone(images[:4] if shared else own[:, index])
@@ -90,15 +89,14 @@ def test_a_stack_computes_what_each_network_computes(name: str, unfold: bool, sh
 
 
 @pytest.mark.parametrize("name", list(SHAPES))
-@pytest.mark.parametrize("unfold", [False, True])
-def test_gradients_together_are_those_of_autograd_for_each_network(name: str, unfold: bool) -> None:
+def test_gradients_together_are_those_of_autograd_for_each_network(name: str) -> None:
     """In float64, in training mode: gradients, and batch-norm averages after the pass, network by network."""
     images, labels = made(name, 30)
     own, chosen = images.double().view(10, 3, *SHAPES[name]), labels.view(10, 3)
     network = networks.NETWORKS[name](10, False)
     state = {key: value.double() for key, value in stack(network, SEEDS).items()}
     params = {key: state[key].requires_grad_() for key, _ in network.named_parameters()}
-    losses = nn.functional.cross_entropy(forward(network, state, own, training=True, unfold=unfold), chosen.T)
+    losses = nn.functional.cross_entropy(forward(network, state, own, training=True), chosen.T)
     gradients = torch.autograd.grad(losses, list(params.values()))
     for index, seed in enumerate(SEEDS):
         alone = initialize(networks.NETWORKS[name](10, False), seed).double().train()
@@ -108,6 +106,13 @@ def test_gradients_together_are_those_of_autograd_for_each_network(name: str, un
         for key, value in alone.named_buffers():
             if not key.endswith("num_batches_tracked"):
                 torch.testing.assert_close(state[key][index], value)
+
+
+def test_kernels_on_a_block_diagonal_convolve_like_groups() -> None:
+    generator = Generator().manual_seed(4)
+    kernels, images = torch.rand(3, 5, 2, 3, 3, generator=generator), torch.rand(4, 3 * 2, 8, 8, generator=generator)
+    expected = nn.functional.conv2d(images, kernels.flatten(0, 1), groups=3)
+    torch.testing.assert_close(nn.functional.conv2d(images, block_diagonal(kernels)), expected)
 
 
 def test_sgd_is_that_of_torch() -> None:
@@ -145,6 +150,16 @@ def test_a_seed_gives_the_same_network_alone_and_together(dropout: bool, momentu
         torch.testing.assert_close(together.losses[:, index], alone.losses[:, 0], rtol=1e-4, atol=0)
         logits = [forward(mnist_mlp(), one.state, images)[k] for one, k in ((together, index), (alone, 0))]
         torch.testing.assert_close(*logits, rtol=0, atol=2e-3)
+
+
+@pytest.mark.parametrize("dropout", [False, True])
+def test_what_is_compiled_is_the_same_training(dropout: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The compiler itself aside: the function that it is given computes the same, with the same masks."""
+    monkeypatch.setattr(torch, "compile", lambda function, dynamic: function)
+    images, labels = made("mnist_mlp", 150)  # one full batch of 128, compiled, and one of 22
+    arguments = (mnist_mlp(10, dropout), images, labels, SEEDS, Schedule((1e-3,)))
+    compiled, plain = (train_together(*arguments, Machine(compiled=given)) for given in (True, False))
+    torch.testing.assert_close(compiled.state, plain.state, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("dropout", [False, True])
