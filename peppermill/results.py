@@ -149,7 +149,7 @@ def _processor() -> str:
 
 
 def _commit() -> str | None:
-    """The commit of the checkout that this file belongs to; of a copy without history, what `PEPPERMILL_COMMIT` says."""
+    """The commit of the checkout that this file belongs to; in a copy without history, what PEPPERMILL_COMMIT says."""
     if os.environ.get("PEPPERMILL_COMMIT"):
         return os.environ["PEPPERMILL_COMMIT"]
     here = Path(__file__).resolve().parent
