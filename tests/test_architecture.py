@@ -22,7 +22,7 @@ LEVELS = [
     },
     {"parameters", "noise", "data", "parts", "exchange", "fingerprint", "likelihood"},
     {"splitting", "perturbation", "engines"},
-    {"predictions", "sample", "tuning", "quick", "deployment"},
+    {"predictions", "sample", "tempering", "tuning", "quick", "deployment"},
     {"recipe", "ensemble", "fitting", "sweep", "curvature", "baselines"},
     {"scoring", "evaluation", "effects", "overfitting", "sizes"},
     {"results"},
