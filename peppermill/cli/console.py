@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 from typer.core import TyperGroup
 
-from peppermill.cli.processes import in_processes, speaks
+from peppermill.cli.processes import Ended, heeding_launcher, in_processes, speaks
 from peppermill.processes.messages import ProcessError
 from peppermill.report import table
 from peppermill.types import PepWarning
@@ -58,6 +58,7 @@ def plain_errors(command: Command, shared: bool = False) -> Command:
     run = in_processes(command, shared)
 
     @functools.wraps(command)
+    @heeding_launcher()
     def guarded(*args: Any, **kwargs: Any) -> Any:
         try:
             with warnings.catch_warnings():
@@ -67,6 +68,9 @@ def plain_errors(command: Command, shared: bool = False) -> Command:
         except KeyboardInterrupt as error:
             _complain("interrupted: nothing was changed, and no file was left half-written.", error)
             raise typer.Exit(130) from None
+        except Ended as error:
+            _complain("ended by SIGTERM: another process was lost, or the job was ended from outside.", error)
+            raise typer.Exit(143) from None
         except (typer.Exit, typer.Abort):
             raise
         except Exception as error:

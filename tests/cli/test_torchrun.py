@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +35,29 @@ torch.distributed.destroy_process_group()
 """
 
 
+#: A network that is killed in the second process, in the middle of a fit; what each process is, is written down.
+DYING = """
+
+import os
+
+
+class Dying(nn.Sequential):
+    calls, pause = 0, {pause}
+
+    def forward(self, x):
+        Dying.calls += 1
+        Path("process" + os.environ["RANK"]).write_text(str(os.getpid()))
+        if os.environ["RANK"] == "1" and self.calls > 5:
+            os.kill(os.getpid(), 9)
+        time.sleep(self.pause if self.calls > 5 else 0)
+        return super().forward(x)
+
+
+def dying():
+    return Dying(*resnet())
+"""
+
+
 @pytest.fixture
 def torchrun(folder):
     """Run something in so many processes: exit code, what was printed, and the lines in which commands complain."""
@@ -45,6 +69,31 @@ def torchrun(folder):
         return found.returncode, found.stdout, re.findall(r"^(?:error|note):.*", found.stderr, re.MULTILINE)
 
     return start
+
+
+@pytest.mark.parametrize(
+    ("pause", "message"),
+    [
+        (0, "error: process 1 of 2 was lost, or ended before the others did. Look at what it said;"),
+        (100, "error: ended by SIGTERM: another process was lost, or the job was ended from outside."),
+    ],
+    ids=["at work", "in a call that takes very long"],
+)
+def test_when_a_process_is_killed_torchrun_ends_and_the_first_says_why_in_one_line(torchrun, folder, pause, message):
+    """Well within a minute, and no process is left; the first hears of it when it next waits for the other."""
+    with Path("my_models.py").open("a") as file:
+        file.write(DYING.format(pause=pause))
+    start = time.monotonic()
+    code, output, complaints = torchrun(
+        2, "-m", "peppermill", "fit", "python:my_models:dying", *FIT[2:], "--engine", "loop"
+    )
+    assert time.monotonic() - start < 60
+    assert (code, output, len(complaints)) == (1, "", 1)
+    assert complaints[0].startswith(message)
+    assert not (folder / "pep.json").exists()
+    for rank in (0, 1):
+        with pytest.raises(ProcessLookupError):
+            os.kill(int((folder / f"process{rank}").read_text()), 0)
 
 
 def by_one_process(*arguments):
