@@ -20,7 +20,7 @@ LEVELS = [
         *("types", "progress", "files", "foreign", "images", "checkpoints", "search", "sketch", "metrics", "demo"),
         *("processes", "placement", "advice"),
     },
-    {"parameters", "noise", "data", "parts", "exchange", "fingerprint", "likelihood"},
+    {"parameters", "noise", "data", "held", "parts", "exchange", "fingerprint", "likelihood"},
     {"splitting", "perturbation", "engines"},
     {"predictions", "sample", "tempering", "tuning", "quick", "deployment"},
     {"recipe", "ensemble", "fitting", "sweep", "curvature", "baselines"},

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from peppermill.held import as_inputs
 from peppermill.sources.datasets import cache_folder
 from peppermill.sources.levels import Levels
 
@@ -51,6 +52,10 @@ class Column:
         """One item as the network takes it."""
         return self._numbers(self.rows[row])
 
+    def numbers(self, first: int, last: int) -> Tensor:
+        """The items from one to another, as the network takes them; not copied where they are held as they are."""
+        return torch.stack([self.unpacked(k) for k in range(first, last)]) if self.is_packed else self.rows[first:last]
+
     @property
     def is_packed(self) -> bool:
         """Whether bytes stand for numbers."""
@@ -78,11 +83,6 @@ def stored(columns: dict[str | None, Column], labels: Tensor) -> Any:
     if any(column.is_packed for column in columns.values()):
         return Unpacking(columns, labels)
     return as_inputs({key: column.rows[: len(labels)] for key, column in columns.items()}), labels
-
-
-def as_inputs(arrays: dict[str | None, Tensor]) -> Any:
-    """The only array where it has no name, a dict else."""
-    return arrays.get(None, arrays)
 
 
 def room(shape: Sequence[int], dtype: torch.dtype, kept_bytes: int) -> Tensor:
