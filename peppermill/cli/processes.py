@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from typing import Any
 
 import torch
@@ -37,6 +38,16 @@ def in_processes(command: Callable[..., Any], shared: bool) -> Callable[..., Any
             return command(*args, **kwargs) if launched_rank() == 0 else None
 
     return run
+
+
+@contextmanager
+def quiet_but_the_first() -> Iterator[None]:
+    """Within this, of several processes that were launched only the first prints."""
+    if launched_rank() == 0:
+        yield
+        return
+    with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
+        yield
 
 
 def own_gpu(device: str) -> str:
