@@ -18,7 +18,7 @@ PACKAGE = Path(peppermill.__file__).resolve().parent
 LEVELS = [
     {
         *("types", "progress", "files", "foreign", "images", "checkpoints", "search", "sketch", "metrics", "demo"),
-        *("processes", "placement", "advice"),
+        *("processes", "placement", "advice", "nests", "spilled"),
     },
     {"parameters", "noise", "data", "held", "parts", "exchange", "fingerprint", "likelihood"},
     {"splitting", "perturbation", "engines"},

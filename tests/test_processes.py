@@ -104,9 +104,10 @@ def test_nobody_reads_anothers_items_but_three_that_all_compare(team, processes)
         assert all(one & other <= everybodys for other in found[:k])
 
 
-def test_what_is_kept_is_read_once_for_a_fit(team):
-    """Twice for the head of the part, which is compared, once for the fit, and three items by all."""
-    for answer in team.do("reads", 4):
+@pytest.mark.parametrize("kept_bytes", [None, 100])
+def test_what_is_kept_is_read_once_for_a_fit(team, kept_bytes):
+    """In memory or on disk: twice for the head of the part, which is compared, once for the fit, three items by all."""
+    for answer in team.do("reads", 4, kept_bytes):
         assert max(answer.found.count(index) for index in range(40)) <= 4
 
 

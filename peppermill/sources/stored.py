@@ -8,7 +8,6 @@ import os
 import shutil
 import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,8 +15,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from peppermill.files import spare_folder
 from peppermill.held import as_inputs
-from peppermill.sources.datasets import cache_folder
 from peppermill.sources.levels import Levels
 
 
@@ -68,6 +67,8 @@ class Column:
 class Unpacking(Dataset[Any]):
     """Items of which some arrays are held as bytes; numbers again when they are read."""
 
+    is_stored = True  # there is nothing to be gained by keeping its batches
+
     def __init__(self, columns: dict[str | None, Column], labels: Tensor) -> None:
         self.columns, self.labels = columns, labels
 
@@ -98,7 +99,7 @@ def _nameless_file(size: int) -> np.ndarray:
 
     The room is claimed first: a disk that is full while a mapped file is written kills the process without a word.
     """
-    folder = _folder()
+    folder = spare_folder()
     with tempfile.TemporaryFile(dir=folder, prefix="peppermill-") as file:
         try:
             if shutil.disk_usage(folder).free < size:
@@ -112,15 +113,3 @@ def _nameless_file(size: int) -> np.ndarray:
                 f"({error.strerror}): name a folder on a larger disk with TMPDIR."
             ) from error
         return np.memmap(file, np.uint8, "r+", shape=(size,))
-
-
-def _folder() -> Path:
-    """`TMPDIR` where it is set; else the cache folder, because `/tmp` is held in memory on many machines."""
-    if os.environ.get("TMPDIR"):
-        return Path(tempfile.gettempdir())
-    folder = cache_folder()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        return Path(tempfile.gettempdir())
-    return folder if os.access(folder, os.W_OK) else Path(tempfile.gettempdir())
