@@ -184,8 +184,9 @@ def section(found: dict[str, Any]) -> str:
             "",
             f"A fit on {found['pictures']} JPEG pictures of {width}x{height}, of which less fits into memory than it "
             f"needs; {fit['sigmas']} values of sigma. Read by `imagefolder:`, **{decoded['once']:,}** pictures are "
-            f"decoded; by a Dataset of one's own, {decoded['dataset']:,}, because its first 256 are read twice more to see "
-            f"whether they repeat; where nothing is kept, {decoded['again']:,}. `python -m benchmarks.decoding`; {where(found)}.",
+            f"decoded; by a Dataset of one's own, {decoded['dataset']:,}, because its first 256 are read twice more to "
+            f"see whether they repeat; where nothing is kept, {decoded['again']:,}. `python -m benchmarks.decoding`; "
+            f"{where(found)}.",
             "",
             "| time of what | ratio | lowest and highest |",
             "|---|---|---|",
