@@ -1,16 +1,15 @@
 """Data in the forms people have them, as batches on the network's device, the same in every pass.
 
 What fits is read once and kept for the whole job, so that images are not decoded again for every sigma; what does not
-fit is read in chunks, and each chunk serves all members before the next is read.
+fit is read in chunks, each of which serves all members before the next is read, and kept on disk where there is room.
 """
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from copy import copy
 from itertools import islice
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,8 +17,12 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from peppermill.foreign import plain_call
+from peppermill.nests import bytes_of
+from peppermill.nests import digest_of as digest_of
+from peppermill.nests import map_tensors as map_tensors
 from peppermill.placement import device_of, dtype_of
 from peppermill.processes.group import grouped
+from peppermill.spilled import Spilled, is_worth_spilling
 from peppermill.types import Batch, Data, Inputs
 
 KEPT_BYTES = 2**30  # inputs beyond this are not held at once
@@ -45,6 +48,7 @@ class Batches:
         self.part: Batches | None = None  # of several processes, this one's (`parts.py`)
         self.offset: int | None = None  # of a part: how many inputs come before it
         self.kept: list[Batch] | None = None
+        self.spilled: Spilled | None = None
         self._digest: int | None = None
         self._repeats = isinstance(self.source, (Pair, list))
         self._refuse_unrepeatable(now=not grouped())  # of several processes, each reads of its own part alone
@@ -55,20 +59,26 @@ class Batches:
         if self.kept is not None:
             yield self.kept
             return
+        if self.spilled is not None:
+            yield from ([self._on_device(batch) for batch in chunk] for chunk in self.spilled)
+            return
         self._refuse_unrepeatable(now=True)
         chunk: list[Batch] = []
         size, digest, chunks, sizes = 0, 0, 0, []
+        spilled = Spilled() if is_worth_spilling(self.source) else None
         for raw in _without_global_generator(self.source):
             if size >= self.kept_bytes:
+                spilled = spilled and spilled.added(chunk)
                 yield chunk
                 chunk, size, chunks = [], 0, chunks + 1
             batch = split_batch(raw, self.argument)
             digest = digest_of(batch, digest)
-            chunk.append((self._placed(batch[0]), batch[1].to(self.device)))
-            sizes.append((len(batch[1]), _bytes_of(batch[0])))
+            chunk.append(self._on_device(batch))
+            sizes.append((len(batch[1]), bytes_of(batch[0])))
             size += sizes[-1][1]
         self.sizes = sizes
         self._finish_pass(chunk, digest, chunks)
+        self.spilled = spilled.added(chunk) if spilled and chunks else None
         yield chunk
 
     def __iter__(self) -> Iterator[Batch]:
@@ -78,7 +88,8 @@ class Batches:
     def over(self, source: Iterable[Any], offset: int) -> Batches:
         """The same for a part of the data, `offset` inputs after their beginning."""
         part = copy(self)
-        part.source, part.offset, part.kept, part._digest, self.kept = source, offset, None, None, None
+        part.source, part.offset, part._digest = source, offset, None
+        part.kept = part.spilled = self.kept = self.spilled = None
         part._repeats, part.sizes = self._repeats or isinstance(source, (Pair, list)), []
         return part
 
@@ -90,8 +101,10 @@ class Batches:
         if chunks == 0:
             self.kept = chunk
 
-    def _placed(self, inputs: Inputs) -> Inputs:
-        return map_tensors(lambda t: t.to(self.device, self.dtype if t.is_floating_point() else None), inputs)
+    def _on_device(self, batch: Batch) -> Batch:
+        inputs, labels = batch
+        placed = map_tensors(lambda t: t.to(self.device, self.dtype if t.is_floating_point() else None), inputs)
+        return placed, labels.to(self.device)
 
     def _refuse_unrepeatable(self, now: bool) -> None:
         if now and not self._repeats:
@@ -139,17 +152,6 @@ def output_tensor(outputs: Any) -> Tensor:
             "module that returns a tensor, or an object with `logits`."
         )
     return found
-
-
-def map_tensors(function: Any, value: Any) -> Any:
-    """The same structure with the function applied to each tensor in it; an array becomes a tensor first."""
-    if isinstance(value, (Tensor, np.ndarray)):
-        return function(torch.as_tensor(value))
-    if isinstance(value, Mapping):
-        return {key: map_tensors(function, part) for key, part in value.items()}
-    if isinstance(value, (tuple, list)):
-        return tuple(map_tensors(function, part) for part in value)
-    return value
 
 
 class Pair:
@@ -230,21 +232,3 @@ def _without_global_generator(source: Iterable[Any]) -> Iterator[Any]:
     iterator = iter(source)
     torch.set_rng_state(state)
     return iterator
-
-
-def digest_of(batch: Any, digest: int = 0) -> int:
-    """A number that changes with any tensor in the structure."""
-    total = [digest]
-
-    def add(tensor: Tensor) -> None:
-        raw = tensor.detach().cpu().contiguous().flatten().view(torch.uint8)
-        total[0] = zlib.crc32(cast(Any, raw.numpy()), total[0])
-
-    map_tensors(add, batch)
-    return total[0]
-
-
-def _bytes_of(inputs: Inputs) -> int:
-    sizes: list[int] = []
-    map_tensors(lambda t: sizes.append(t.nbytes), inputs)
-    return sum(sizes)

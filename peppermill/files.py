@@ -33,6 +33,26 @@ def refuse_unwritable(path: str | Path | None) -> None:
         raise ValueError(f"{path} cannot be written: give the path of a file, in a folder that you may write to.")
 
 
+def cache_folder() -> Path:
+    """Where downloads are kept: `$XDG_CACHE_HOME/peppermill`, which is `~/.cache/peppermill` for most."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "peppermill"
+
+
+def spare_folder() -> Path:
+    """Where large temporary files go: `TMPDIR` where it is set, else the cache folder.
+
+    `/tmp` is held in memory on many machines.
+    """
+    if os.environ.get("TMPDIR"):
+        return Path(tempfile.gettempdir())
+    folder = cache_folder()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return Path(tempfile.gettempdir())
+    return folder if os.access(folder, os.W_OK) else Path(tempfile.gettempdir())
+
+
 def read_json(path: str | Path, kind: str, newest: int) -> dict[str, Any]:
     """The object in a file that this library wrote as `kind`, of a version no newer than `newest`."""
     text = _read_text(path)

@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data.distributed import DistributedSampler
 
 from peppermill.data import Batches, Pair, digest_of, map_tensors, split_batch
+from peppermill.held import Held
 from peppermill.processes.group import count, grouped, rank
 from peppermill.processes.results import agree
 
@@ -61,6 +62,17 @@ def run_of_batches(sizes: Sequence[int], process: int, processes: int) -> tuple[
     return sum(owner < process for owner in owners), sum(owner <= process for owner in owners)
 
 
+def sizes_of(items: int, batch_size: int) -> list[int]:
+    """Those of the batches of so many items."""
+    return [min(batch_size, items - start) for start in range(0, items, batch_size)]
+
+
+def run_of_items(sizes: Sequence[int], process: int, processes: int) -> range:
+    """The items in the batches of a process."""
+    first, last = run_of_batches(sizes, process, processes)
+    return range(sum(sizes[:first]), sum(sizes[:last]))
+
+
 def _part(data: Batches) -> Batches:
     cut = _cut(data)
     agree(
@@ -80,6 +92,8 @@ def _cut(data: Batches) -> Cut:
     source = data.source
     if isinstance(source, Pair):
         return _cut_pair(source)
+    if isinstance(source, Held):
+        return _cut_held(source)
     if isinstance(source, list):
         return _cut_list(source, data.argument)
     if isinstance(source, DataLoader):
@@ -93,10 +107,16 @@ def _cut_pair(pair: Pair) -> Cut:
     def rows(chosen: Any) -> tuple[Any, Tensor]:
         return map_tensors(lambda t: t[chosen], pair.inputs), pair.labels[chosen]
 
-    size, items = pair.batch_size, len(pair.labels)
-    sizes = [min(size, items - start) for start in range(0, items, size)]
-    sample = (pair.labels, rows(_spread(items)))
+    size, sizes = pair.batch_size, sizes_of(len(pair.labels), pair.batch_size)
+    sample = (pair.labels, rows(_spread(len(pair.labels))))
     return Cut(sizes, lambda first, last: Pair(*rows(slice(first * size, last * size)), size), sample)
+
+
+def _cut_held(held: Held) -> Cut:
+    """By what each process holds already: the few items that it does not, come from the others."""
+    sizes = sizes_of(sum(held.counts), held.batch_size)
+    part = held.part([run_of_items(sizes, process, count()) for process in range(count())])
+    return Cut(sizes, lambda first, last: part, held.labels)
 
 
 def _cut_loader(loader: DataLoader[Any], data: Batches) -> Cut:

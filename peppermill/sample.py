@@ -29,9 +29,10 @@ SHARE = 1 / 16  # of the examples shows where the summit is,
 FEWEST = 100  # but no fewer than these,
 SMALL = 5 * FEWEST  # and of data smaller than this a part would save nothing
 FLOOR = 0.2  # in units of the mean surprise: what each example has at least, so that the sure ones are looked at too
+MERGED = 8  # batches of about one size, so that several processes have as much to do as each other,
+SMALLEST = 32  # but fewer where they would be smaller than this
 
-
-#: Chosen examples of one batch: inputs, labels, and the weights of their items.
+#: Chosen examples of one batch: inputs, labels, and their weights.
 Chosen = tuple[Inputs, Tensor, Tensor]
 
 
@@ -61,10 +62,11 @@ def sample_of(data: Batches, network: MemberPass, likelihood: Likelihood, model:
     chosen = _chosen(data, expected, likelihood)
     if not all(every("whether examples are rows", chosen is not None)):
         return None
-    whole = list(_merged(everybodys(chosen or [], data.device), max(sizes)[0]))
     counts = every("the sample", sum(len(labels) for _, labels, _ in chosen or ()))
+    whole = list(_merged(everybodys(chosen or [], data.device), min(max(sizes)[0], _size(sum(counts)))))
     mine = _part(whole, [bool(count) for count in counts])
-    batches, weights = [(inputs, labels) for inputs, labels, _ in mine], [weights for *_, weights in mine]
+    batches = [(inputs, labels) for inputs, labels, _ in mine]
+    weights = [weights[_owners(labels, likelihood)] for _, labels, weights in mine]
     return Sample(
         Batches(batches, model, argument=data.argument), torch.cat([expected[:0], *weights]), sum(counts) / examples
     )
@@ -91,7 +93,7 @@ def _surprises(log_likelihoods: Tensor) -> Tensor:
 
 
 def _chosen(data: Batches, expected: Tensor, likelihood: Likelihood) -> list[Chosen] | None:
-    """The chosen examples of every batch and the weights of their items; nothing where examples are not rows."""
+    """The chosen examples of every batch and their weights; nothing where examples are not rows."""
     found: list[Chosen] = []
     for (inputs, labels), chosen, weights in _choices(data, expected, likelihood):
         if not _in_rows(inputs, len(labels)):
@@ -102,7 +104,7 @@ def _chosen(data: Batches, expected: Tensor, likelihood: Likelihood) -> list[Cho
 
 
 def _choices(data: Batches, expected: Tensor, likelihood: Likelihood) -> Iterator[tuple[Batch, Tensor, Tensor]]:
-    """Each batch, which of its examples are chosen, and the weights of the items of those."""
+    """Each batch, which of its examples are chosen, and the weights of those."""
     start, reached = 0, 0.5 + sum(every("what is expected", float(expected.sum()))[: rank()])
     for inputs, labels in data if data.sizes else ():
         owners = _owners(labels, likelihood)
@@ -110,7 +112,7 @@ def _choices(data: Batches, expected: Tensor, likelihood: Likelihood) -> Iterato
         chances = own.new_zeros(len(labels)).index_add_(0, owners, own)
         ends = reached + chances.cumsum(0)
         chosen = ends.floor() > (ends - chances).floor()  # every time that the sum of chances passes an integer
-        yield (inputs, labels), chosen, 1 / chances.clamp(max=1)[owners][chosen[owners]]
+        yield (inputs, labels), chosen, 1 / chances[chosen].clamp(max=1)
         start, reached = start + len(owners), float(ends[-1])
 
 
@@ -129,16 +131,19 @@ def _in_rows(inputs: Inputs, count: int) -> bool:
     return bool(rows) and all(rows) and all(leaf is None or isinstance(leaf, (bool, int, float)) for leaf in others)
 
 
-def _merged(batches: Sequence[Chosen], size: int) -> Iterator[Chosen]:
-    """Batches of up to `size` examples, for speed; those of different shapes, as of padded texts, stay apart."""
+def _size(count: int) -> int:
+    """The examples in a merged batch: small enough that there is work for several processes."""
+    return max(SMALLEST, math.ceil(count / MERGED))
+
+
+def _merged(batches: Sequence[Chosen], largest: int) -> Iterator[Chosen]:
+    """Batches of one size, up to `largest` examples; those of different shapes, as of padded texts, stay apart."""
     for _, alike in groupby(batches, key=_arrangement):
-        group: list[Chosen] = []
-        for batch in alike:
-            if group and sum(len(labels) for _, labels, _ in [*group, batch]) > size:
-                yield _joined(group)
-                group = []
-            group.append(batch)
-        yield _joined(group)
+        group = _joined(list(alike))
+        count = len(group[1])
+        size = math.ceil(count / math.ceil(count / largest))
+        for start in range(0, count, size):
+            yield map_tensors(lambda t, chosen=slice(start, start + size): t[chosen], group)
 
 
 def _arrangement(batch: Chosen) -> str:

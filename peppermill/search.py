@@ -1,18 +1,21 @@
-"""Golden-section search for the maximum of a function of one number. It knows nothing of networks.
+"""Searches for the maximum of a function of one number: golden section, and one that knows slopes too.
 
-Each point is paid for once and kept, because one value may cost minutes.
+They know nothing of networks. Each point is paid for once and kept, because one value may cost minutes.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+
+from scipy.interpolate import BPoly
 
 GOLDEN = (math.sqrt(5) - 1) / 2
 GROWTH = 1 / GOLDEN**2  # makes the middle one of three growing points the lower inner point of [0, last]
 
 Point = tuple[float, float]
+Jet = tuple[float, float, float]  # value, slope and curvature of a function at one place
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,39 @@ def golden_section(function: Callable[[float], float], lower: float, upper: floa
             lower, left = left, right
             right = lower + GOLDEN * (upper - lower)
     return Search(tuple(paid.points), lower, upper)
+
+
+def climb(
+    function: Callable[[Sequence[float]], Sequence[Jet]], places: Sequence[float], tolerance: float, most: int = 50
+) -> Point:
+    """The maximum, between the first place and the last, of a function with one peak that gives many jets at once.
+
+    The places are paid for first; then, one at a time, where the polynomial through the jets on both sides of the peak
+    is highest, until that is no further than `tolerance` from a place that is known. Of equals, the smallest.
+    """
+    known = dict(zip(places, function(places), strict=True))
+    for _ in range(most):
+        x = _peak(known)
+        if min(abs(x - place) for place in known) <= tolerance:
+            break
+        known[x] = function([x])[0]
+    best = max(known, key=lambda place: (known[place][0], -place))
+    return best, known[best][0]
+
+
+def _peak(known: Mapping[float, Jet]) -> float:
+    """Where the slope is expected to be 0: an end, where it never changes its sign."""
+    rising = [x for x, (_, slope, _) in known.items() if slope > 0]
+    lower = max(rising, default=min(known))
+    falling = [x for x, (_, slope, _) in known.items() if not slope > 0 and x > lower]
+    upper = min(falling, default=lower)
+    if not rising or not falling:
+        return lower
+    slope = BPoly.from_derivatives([lower, upper], [known[lower], known[upper]]).derivative()
+    for _ in range(60):
+        middle = (lower + upper) / 2
+        lower, upper = (middle, upper) if slope(middle) > 0 else (lower, middle)
+    return (lower + upper) / 2
 
 
 def grow_bracket(

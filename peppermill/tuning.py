@@ -15,23 +15,14 @@ from torch import Tensor
 
 from peppermill.advice import advise
 from peppermill.engines.loop import MemberPass
-from peppermill.likelihood import ensemble_log_likelihoods, temper
+from peppermill.likelihood import ensemble_log_likelihoods
 from peppermill.processes.messages import every
-from peppermill.processes.results import own_total, total
+from peppermill.processes.results import total, totals
 from peppermill.search import GOLDEN, GROWTH, Paid, Search, count_peaks, golden_section, grow_bracket
+from peppermill.tempering import best_temperature as best_temperature
+from peppermill.tempering import mention_limit
 
 START = 0.02  # the first sigma tried, in units of the root mean square of the selected weights
-LOG_TEMPERATURES = (math.log(1 / 20), math.log(20))
-TEMPERATURE_ITERATIONS = 28  # leaves ln T known to 1e-5
-
-_LOWEST = (
-    "the best temperature is 1/20, the lowest that is tried: nearly every validation item is predicted right, so they "
-    "do not say how sure the network may be. Use more validation items, or no temperature."
-)
-_HIGHEST = (
-    "the best temperature is 20, the highest that is tried: on the validation data the predictions say next to nothing "
-    "about the labels. Are the labels numbered as the network's outputs?"
-)
 
 
 @dataclass(frozen=True)
@@ -114,7 +105,7 @@ def tune_sigma(
 ) -> SigmaSearch:
     """Search sigma by golden section; sigma = 0 is always in the race.
 
-    Of several processes each runs over its own items, and only sums over them travel: one for each sigma and each T.
+    Of several processes each runs over its own items, and only sums over them travel, in few messages for each sigma.
     Without `upper`, a bracket is found by steps that start at a fiftieth of the weights' root mean square, `scale`.
     """
     check_interval(lower, upper)
@@ -135,35 +126,6 @@ def tune_sigma(
     return search
 
 
-def best_temperature(
-    log_probs: Tensor, labels: Tensor, total: Callable[[Tensor], float] = own_total
-) -> tuple[float, float]:
-    """The T of largest likelihood for these log-probabilities, and that log-likelihood; T = 1 is in the race.
-
-    The log-likelihood is concave in 1/T, so the golden section on ln T cannot miss its maximum.
-    """
-
-    def log_likelihood(log_temperature: float) -> float:
-        tempered = temper(log_probs, math.exp(log_temperature))
-        return total(tempered.gather(1, labels[:, None]).squeeze(1))
-
-    paid = Paid(log_likelihood)
-    paid(0.0)
-    log_temperature, value = golden_section(paid, *LOG_TEMPERATURES, TEMPERATURE_ITERATIONS).best
-    return math.exp(log_temperature), value
-
-
-def at_limit(temperature: float) -> bool:
-    """Whether T is the lowest or the highest that is tried: the likelihood then has no maximum inside."""
-    return min(abs(math.log(temperature) - limit) for limit in LOG_TEMPERATURES) < 1e-3
-
-
-def mention_limit(temperature: float) -> None:
-    """Warn where T ended at a limit."""
-    if at_limit(temperature):
-        advise(_LOWEST if temperature < 1 else _HIGHEST)
-
-
 def _touched(found: Search, lower: float, upper: float | None) -> list[float]:
     """The ends of the user's own interval that the search could not leave behind."""
     return [edge for edge, reached in ((upper, found.upper), (lower or None, found.lower)) if edge == reached]
@@ -182,16 +144,14 @@ def _count_items(members: MemberPass) -> int:
 
 
 def _evaluation(members: MemberPass, joint: bool, weights: Tensor | None) -> Evaluation:
-    summed = total if weights is None else lambda values: total(weights * values)
-    value = summed(ensemble_log_likelihoods(members.member_log_likelihoods))
+    weighted = 1 if weights is None else weights
+    value = total(weighted * ensemble_log_likelihoods(members.member_log_likelihoods))
     if not math.isfinite(value):
         return Evaluation(members.sigma, -math.inf, 1.0, -math.inf)
-    temperature, tempered = best_temperature(members.averaged, members.labels, summed) if joint else (1.0, value)
+    if not joint:
+        return Evaluation(members.sigma, value, 1.0, value)
+    temperature, tempered = best_temperature(members.averaged, members.labels, lambda rows: totals(weighted * rows))
     return Evaluation(members.sigma, value, temperature, max(tempered, value))
-
-
-def _weighted_sum(log_likelihoods: Tensor, weights: Tensor | None) -> float:
-    return float((log_likelihoods if weights is None else weights * log_likelihoods).sum())
 
 
 def _look_closer(

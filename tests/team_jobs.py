@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import networks
+import numpy as np
 import torch
 import torch.distributed as dist
+from PIL import Image
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
@@ -25,6 +27,7 @@ from peppermill.parts import part_of
 from peppermill.processes.group import rank
 from peppermill.processes.results import total
 from peppermill.results import plain
+from peppermill.sources.items import Items
 
 ITEMS = 83
 
@@ -135,6 +138,40 @@ def quick(items: int, batch_size: int, temperature: bool) -> dict[str, Any]:
     pep = pm.fit(model, (inputs, labels), size=4, temperature=temperature, batch_size=batch_size)
     curve = [list(vars(e).values()) for e in pep.search.evaluations]
     return {"sigma": pep.sigma, "curve": curve, "passes": pep.search.passes, "saved": saved(pep)}
+
+
+def pictures(
+    count: int, batch_size: int, bad: list[int], kept_bytes: int = 2**30, named: bool = False, skip_bad: bool = True
+) -> dict[str, Any]:
+    """A fit and the predictions of pictures that are decoded now, some of them damaged; and which were decoded."""
+    decoded: list[int] = []
+
+    def load(row: int) -> Image.Image:
+        decoded.append(row)
+        if row in bad:
+            raise OSError("damaged")
+        return Image.fromarray(np.random.RandomState(row).randint(0, 256, (5, 5, 3)).astype(np.uint8))
+
+    def prepare(image: Image.Image) -> Any:
+        found = torch.from_numpy(np.array(image)).permute(2, 0, 1).float() / 255 - 0.5
+        return {"input": found} if named else found
+
+    model = networks.seeded(lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(36, 3)))
+    names = [f"{row}.png" for row in range(count)]
+    items = Items("imagefolder:x", names, torch.arange(count) % 3, load, prepare, skip_bad=skip_bad)
+    mine = items.part(batch_size)
+    mine.first_input()
+    data = items.read_together(mine, batch_size, kept_bytes)
+    pep = pm.fit(model, data, size=2, iterations=2, batch_size=batch_size, upper=0.5)
+    found = pm.predict(pep, Batches(data, model, batch_size=batch_size))
+    curve = [list(vars(e).values()) for e in pep.search.evaluations]
+    result = {
+        "sigma": pep.sigma,
+        "curve": curve,
+        "log_probs": found.log_probs.tolist(),
+        "labels": found.labels.tolist(),
+    }
+    return {"result": result, "decoded": decoded}
 
 
 def reads(batch_size: int, kept_bytes: int | None = None) -> list[int]:

@@ -18,11 +18,11 @@ PACKAGE = Path(peppermill.__file__).resolve().parent
 LEVELS = [
     {
         *("types", "progress", "files", "foreign", "images", "checkpoints", "search", "sketch", "metrics", "demo"),
-        *("processes", "placement", "advice"),
+        *("processes", "placement", "advice", "nests", "spilled"),
     },
-    {"parameters", "noise", "data", "parts", "exchange", "fingerprint", "likelihood"},
+    {"parameters", "noise", "data", "held", "parts", "exchange", "fingerprint", "likelihood"},
     {"splitting", "perturbation", "engines"},
-    {"predictions", "sample", "tuning", "quick", "deployment"},
+    {"predictions", "sample", "tempering", "tuning", "quick", "deployment"},
     {"recipe", "ensemble", "fitting", "sweep", "curvature", "baselines"},
     {"scoring", "evaluation", "effects", "overfitting", "sizes"},
     {"results"},

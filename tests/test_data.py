@@ -11,9 +11,19 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from peppermill.data import Batches, as_arguments, call, map_tensors, output_tensor
+from peppermill.exchange import leaves
 from peppermill.placement import device_of, dtype_of
 
 X, Y = networks.items(23)
+
+
+@pytest.fixture
+def no_reserve(tmp_path, monkeypatch):
+    """An empty folder for large files, on a disk that may be filled."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("peppermill.spilled.SPARE", 0.0)
+    return tmp_path
 
 
 class Items(Dataset):
@@ -27,6 +37,16 @@ class Items(Dataset):
 
     def __getitem__(self, k):
         return self.change(k, self.x[k]), self.y[k]
+
+
+class Again:
+    """Batches of a loader, read in a way of the user's own."""
+
+    def __init__(self, loader):
+        self.loader = loader
+
+    def __iter__(self):
+        return iter(self.loader)
 
 
 class Stream(IterableDataset):
@@ -145,13 +165,61 @@ def test_what_fits_is_read_once_and_kept():
     assert reads == []
 
 
-def test_what_does_not_fit_is_read_in_each_pass():
+def test_what_a_loader_gives_is_read_once_and_kept_on_disk_where_memory_cannot_hold_it(no_reserve):
+    """Every number, type and order of dimensions comes back, in every pass; the file has no name."""
+
+    def change(k, x):
+        reads.append(k)
+        return {"x": x.view(1, 2, 3), "mask": (x > 0, x.half()), "n": torch.tensor(k)}
+
+    def collate(items):
+        inputs = torch.utils.data.default_collate(items)
+        inputs[0]["x"] = inputs[0]["x"].expand(-1, 3, -1, -1).to(memory_format=torch.channels_last)
+        return inputs
+
     reads = []
-    batches = Batches(DataLoader(Items(lambda k, x: reads.append(k) or x), batch_size=4), kept_bytes=1)
+    batches = Batches(DataLoader(Items(change), batch_size=4, collate_fn=collate), kept_bytes=400)
+    reads.clear()
+    first = list(batches)
+    assert reads == list(range(23))
+    for _ in range(2):
+        again = list(batches)
+        assert len(again) == len(first) == 6
+        for (inputs, labels), (known, known_labels) in zip(again, first, strict=True):
+            assert torch.equal(labels, known_labels)
+            assert inputs["x"].stride() == known["x"].stride()
+            for one, other in zip(leaves(inputs), leaves(known), strict=True):
+                assert one.dtype == other.dtype
+                assert torch.equal(one, other)
+    assert reads == list(range(23))
+    assert list(no_reserve.iterdir()) == []
+
+
+@pytest.mark.parametrize("why", ["a full disk", "no folder", "a reader of the user's own", "already in memory"])
+def test_what_does_not_fit_and_is_not_kept_on_disk_is_read_in_each_pass(no_reserve, monkeypatch, why):
+    reads = []
+    items = DataLoader(Items(lambda k, x: reads.append(k) or x), batch_size=4)
+    if why == "a full disk":
+        monkeypatch.setattr("peppermill.spilled.SPARE", 2.0)
+    elif why == "no folder":
+        monkeypatch.setattr("tempfile.tempdir", str(no_reserve / "nowhere"))
+    elif why == "already in memory":
+        items.dataset.is_stored = True
+    else:
+        items = Again(items)
+    batches = Batches(items, kept_bytes=1)
     reads.clear()
     for _ in range(2):
         list(batches)
     assert reads == list(range(23)) * 2
+
+
+def test_a_pass_that_was_broken_off_leaves_nothing_half_kept(no_reserve):
+    batches = Batches(DataLoader(Items(), batch_size=4), kept_bytes=1)
+    next(batches.chunks())
+    assert [len(labels) for _, labels in batches] == [len(labels) for _, labels in batches] == [4] * 5 + [3]
+    with_two = zip(batches.chunks(), batches.chunks(), strict=True)
+    assert all(torch.equal(a[0][0], b[0][0]) for a, b in with_two)
 
 
 CHANGING = {
@@ -180,7 +248,7 @@ def test_data_that_change_between_passes_are_refused_and_told_why(data):
 
 def test_a_change_beyond_the_first_items_is_found_in_the_second_pass():
     late = Items(lambda k, x: x + torch.randn(6) if k > 300 else x, count=320)
-    batches = Batches(DataLoader(late, batch_size=64), kept_bytes=1)
+    batches = Batches(Again(DataLoader(late, batch_size=64)), kept_bytes=1)
     list(batches)
     with pytest.raises(ValueError, match="changes between two passes"):
         list(batches)

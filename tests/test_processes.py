@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from team import Team, alone
 
 import peppermill as pm
+from peppermill.held import Held
 from peppermill.parts import run_of_batches
 from peppermill.processes.results import own_total
 
@@ -103,10 +104,57 @@ def test_nobody_reads_anothers_items_but_three_that_all_compare(team, processes)
         assert all(one & other <= everybodys for other in found[:k])
 
 
-def test_what_is_kept_is_read_once_for_a_fit(team):
-    """Twice for the head of the part, which is compared, once for the fit, and three items by all."""
-    for answer in team.do("reads", 4):
+@pytest.mark.parametrize("kept_bytes", [None, 100])
+def test_what_is_kept_is_read_once_for_a_fit(team, kept_bytes):
+    """In memory or on disk: twice for the head of the part, which is compared, once for the fit, three items by all."""
+    for answer in team.do("reads", 4, kept_bytes):
         assert max(answer.found.count(index) for index in range(40)) <= 4
+
+
+@pytest.mark.parametrize(
+    ("count", "batch_size", "bad", "options", "processes"),
+    [
+        (40, 8, [], {}, 2),
+        (41, 7, [], {"kept_bytes": 100}, 3),  # as bytes, on disk
+        (41, 7, [0, 1, 20], {}, 2),  # what is left out moves the others to other batches
+        (41, 7, [3, 40], {"kept_bytes": 100}, 3),
+        (24, 8, list(range(8)), {}, 3),  # the first process can read nothing
+        (24, 4, list(range(17, 24)), {"named": True}, 3),
+        (30, 500, [2], {}, 3),  # one batch
+        (2, 1, [], {}, 3),  # fewer pictures than processes
+        (5, 2, [0], {"named": True}, 3),
+    ],
+)
+def test_each_picture_is_decoded_by_one_process_and_all_find_what_one_finds(
+    team, count, batch_size, bad, options, processes
+):
+    expected = alone("pictures", count, batch_size, bad, **options)
+    assert sorted(expected.found["decoded"]) == list(range(count))
+    answers = team.do("pictures", count, batch_size, bad, **options, processes=processes)
+    assert [(answer.error, answer.text) for answer in answers] == [("", "")] * processes
+    assert sorted(row for answer in answers for row in answer.found["decoded"]) == list(range(count))
+    for answer in answers:
+        assert numbers(answer.found["result"]) == pytest.approx(numbers(expected.found["result"]), rel=1e-9, abs=1e-12)
+        assert answer.found["result"]["sigma"] == expected.found["result"]["sigma"]
+        assert answer.found["result"]["labels"] == expected.found["result"]["labels"]
+    about = [text for text in answers[0].warnings if "cannot be read" in text]
+    assert about == [text for text in expected.warnings if "cannot be read" in text]
+    assert len(about) == bool(bad)
+
+
+def test_data_that_several_processes_hold_cannot_be_used_by_one():
+    held = Held(lambda first, last: {None: torch.zeros(last - first, 6)}, [4, 4], torch.zeros(8), batch_size=2)
+    with pytest.raises(ValueError, match="each process holds a part of these data: all must use them, together"):
+        list(held)
+
+
+@pytest.mark.parametrize(("bad", "skip_bad"), [([1, 39], False), (list(range(40)), True)])
+def test_pictures_that_cannot_be_read_are_counted_over_all_processes(team, bad, skip_bad):
+    named = ", ".join(f"{row}.png (damaged)" for row in bad[:3])
+    more = " and 37 more" if len(bad) > 3 else ""
+    for answer in team.do("pictures", 40, 8, bad, skip_bad=skip_bad, processes=3):
+        assert answer.error == "ValueError"
+        assert answer.text.startswith(f"imagefolder:x: {len(bad)} of 40 items cannot be read: {named}{more}. Repair")
 
 
 def test_the_loader_of_a_part_reads_as_the_users_does(team):

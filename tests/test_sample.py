@@ -168,8 +168,18 @@ def test_texts_of_different_lengths_stay_apart():
     lengths = [3, 3, 5, 5, 5, 4]
     batches = [(torch.ones(100, length), torch.zeros(100, dtype=torch.long)) for length in lengths]
     sample = sample_of(read(Batches(batches)), network_pass(torch.full((600,), -1.0)), Categorical())
-    assert [inputs.shape[1] for inputs, _ in sample.data] == [3, 5, 4]
-    assert sum(len(labels) for _, labels in sample.data) == 100
+    assert [tuple(inputs.shape) for inputs, _ in sample.data] == [(17, 3), (16, 3), (25, 5), (25, 5), (17, 4)]
+
+
+@pytest.mark.parametrize(
+    ("examples", "batch_size", "sizes"),
+    [(600, 500, [25] * 4), (6400, 500, [50] * 8), (6480, 500, [51] * 7 + [48]), (6400, 41, [40] * 10), (1600, 7, None)],
+)
+def test_the_batches_are_even_so_that_several_processes_can_share_them(examples, batch_size, sizes):
+    """About eight, none smaller than 32 examples unless the data come in smaller ones."""
+    data = read(Batches((torch.zeros(examples), torch.zeros(examples, dtype=torch.long)), batch_size=batch_size))
+    sample = sample_of(data, network_pass(torch.full((examples,), -1.0)), Categorical())
+    assert [len(labels) for _, labels in sample.data] == (sizes or [7] * 14 + [2])
 
 
 @pytest.mark.parametrize(

@@ -266,6 +266,30 @@ def test_the_best_temperature_is_that_of_scipy(sharpness):
     assert log_likelihood == pytest.approx(-theirs.fun, rel=1e-9)
 
 
+@pytest.mark.parametrize("sharpness", [0.1, 1.0, 3.0, 15.0])
+def test_the_best_temperature_takes_few_rounds_of_sums(sharpness):
+    """Each is a message between processes; golden section would take one for every T, 29 in all."""
+    rounds = []
+    inputs, labels = networks.items(400, (4,), dtype=torch.float64)
+    labels = torch.where(torch.arange(400) % 3 == 0, labels, inputs.argmax(dim=1))
+
+    def totals(rows):
+        rounds.append(len(rows))
+        return rows.sum(dim=1).tolist()
+
+    assert 0.05 < best_temperature((sharpness * inputs).log_softmax(dim=1), labels, totals)[0] < 20
+    assert len(rounds) <= 3
+
+
+def test_a_class_without_any_probability_does_not_disturb_the_temperature():
+    """Two classes of three: the third, at minus infinity, is as if it were not there."""
+    inputs, labels = networks.items(50, (2,), dtype=torch.float64)
+    labels = labels % 2
+    without = torch.cat([inputs, torch.full((50, 1), -math.inf, dtype=torch.float64)], dim=1)
+    found = best_temperature(without.log_softmax(dim=1), labels)
+    assert found == pytest.approx(best_temperature(inputs.log_softmax(dim=1), labels), rel=1e-9)
+
+
 @pytest.mark.parametrize("true", [0.5, 1.0, 2.5])
 def test_the_temperature_that_made_the_labels_is_recovered(true):
     """Within five standard errors, from the Fisher information about ln T: the summed variance of scaled logits."""

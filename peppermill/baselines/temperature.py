@@ -10,7 +10,7 @@ from peppermill.data import output_tensor
 from peppermill.foreign import in_training_mode
 from peppermill.likelihood import temper
 from peppermill.predictions import likelihood_of, predict
-from peppermill.tuning import best_temperature, mention_limit
+from peppermill.tempering import best_temperature, mention_limit
 from peppermill.types import Data, Likelihood
 
 

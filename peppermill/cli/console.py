@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 from typer.core import TyperGroup
 
-from peppermill.cli.processes import in_processes, speaks
+from peppermill.cli.processes import Ended, heeding_launcher, in_processes, quiet_but_the_first, speaks
 from peppermill.processes.messages import ProcessError
 from peppermill.report import table
 from peppermill.types import PepWarning
@@ -31,7 +31,8 @@ class Commands(TyperGroup):
 
     def main(self, *args: Any, **options: Any) -> Any:
         try:
-            code = super().main(*args, **{**options, "standalone_mode": False})
+            with quiet_but_the_first():
+                code = super().main(*args, **{**options, "standalone_mode": False})
         except UsageError as error:
             _complain_of_usage(error)
             code = 2
@@ -58,6 +59,7 @@ def plain_errors(command: Command, shared: bool = False) -> Command:
     run = in_processes(command, shared)
 
     @functools.wraps(command)
+    @heeding_launcher()
     def guarded(*args: Any, **kwargs: Any) -> Any:
         try:
             with warnings.catch_warnings():
@@ -67,6 +69,9 @@ def plain_errors(command: Command, shared: bool = False) -> Command:
         except KeyboardInterrupt as error:
             _complain("interrupted: nothing was changed, and no file was left half-written.", error)
             raise typer.Exit(130) from None
+        except Ended as error:
+            _complain("ended by SIGTERM: another process was lost, or the job was ended from outside.", error)
+            raise typer.Exit(143) from None
         except (typer.Exit, typer.Abort):
             raise
         except Exception as error:
@@ -105,18 +110,18 @@ def show_sweep(content: Mapping[str, Any]) -> None:
     out().print(shown)
 
 
-def _complain(message: str, error: BaseException) -> None:
+def _complain(message: str, error: BaseException | None = None) -> None:
     if speaks(error):
         Console(stderr=True, highlight=False, soft_wrap=True).print(f"[bold red]error:[/] {escape(message)}")
 
 
 def _complain_of_usage(error: Any) -> None:
-    """Nothing where a command without arguments has shown its help already."""
+    """Nothing where a command without arguments has shown its help already. All processes have the same mistake."""
     message = " ".join(error.format_message().split()).rstrip(".")
     if message:
         command = error.ctx.command_path if error.ctx else "peppermill"
         colon = "" if message.endswith("?") else ":"
-        _complain(f"{message[0].lower()}{message[1:]}{colon} `{command} --help` shows what there is.", error)
+        _complain(f"{message[0].lower()}{message[1:]}{colon} `{command} --help` shows what there is.")
 
 
 def _one_line(error: Exception) -> str:

@@ -56,7 +56,7 @@ def command(
     source = options.source(model, weights, device)
     network = source.model
     ensemble = options.ensemble(pep, network, likelihood, engine, precision)
-    labelled, names = items.testing(data, source, ensemble, all_items)
+    labelled, names = items.testing(data, source, ensemble, all_items, batch_size)
     paths = {"weights": str(weights) if weights else None, "pep": str(pep) if pep else None}
     run = record_run(
         {"network": network, "PEP": ensemble} if ensemble else {"network": network},
@@ -89,4 +89,4 @@ def _split(ensemble: PepEnsemble | None, all_items: bool) -> dict[str, Any]:
 def _swept(ensemble: PepEnsemble | None, data: str, source: Source, bins: int, batch_size: int) -> Sweep:
     if ensemble is None:
         raise ValueError("`--sweep` shows the noise of an ensemble: name it with `--pep pep.json`.")
-    return sweep_around(ensemble, items.tuned(data, source, ensemble), bins=bins, batch_size=batch_size)
+    return sweep_around(ensemble, items.tuned(data, source, ensemble, batch_size), bins=bins, batch_size=batch_size)

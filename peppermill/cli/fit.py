@@ -54,7 +54,7 @@ def command(
     """Find the size of the noise on validation data and write the ensemble, a few hundred bytes."""
     refuse_unwritable(out)
     source = options.source(model, weights, device)
-    labelled, split = items.tuning(data, source, validation, split_seed)
+    labelled, split = items.tuning(data, source, validation, split_seed, batch_size)
     pep = fit(
         source.model,
         labelled,

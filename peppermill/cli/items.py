@@ -16,26 +16,28 @@ from peppermill.sources.source import Source
 from peppermill.splitting import Split, split_of, take
 
 
-def labelled(data: str, source: Source) -> Any:
+def labelled(data: str, source: Source, batch_size: int = 500) -> Any:
     """All labelled data: anything that `fit` takes."""
-    return _read(_found(data, source), source)
+    return _read(_found(data, source), source, batch_size)
 
 
-def labelled_or_not(data: str, source: Source) -> Any:
+def labelled_or_not(data: str, source: Source, batch_size: int) -> Any:
     """All data; the inputs alone, an array, a tensor or a dict of them, where they have no labels."""
-    return _read(data_or_inputs_from(data, source.prepare, source.class_names), source)
+    return _read(data_or_inputs_from(data, source.prepare, source.class_names), source, batch_size)
 
 
-def tuning(data: str, source: Source, validation: int | None, seed: int) -> tuple[Any, Split | None]:
+def tuning(data: str, source: Source, validation: int | None, seed: int, batch_size: int) -> tuple[Any, Split | None]:
     """The items to tune on, and the split where only some of them are: what is not tuned on is not read."""
     found = _found(data, source)
     if validation is None:
-        return _read(found, source), None
+        return _read(found, source, batch_size), None
     split = split_of(found, validation, seed, data)
-    return _read(take(found, split.rows()[0]), source), split
+    return _read(take(found, split.rows()[0]), source, batch_size), split
 
 
-def testing(data: str, source: Source, pep: PepEnsemble | None, all_items: bool) -> tuple[Any, Sequence[str]]:
+def testing(
+    data: str, source: Source, pep: PepEnsemble | None, all_items: bool, batch_size: int
+) -> tuple[Any, Sequence[str]]:
     """The items to test on, those left out on which sigma was tuned; and the names of the classes, if they have some.
 
     Data that are called what the tuned ones were called, and are not the same any more, are refused: nobody could tell
@@ -45,41 +47,45 @@ def testing(data: str, source: Source, pep: PepEnsemble | None, all_items: bool)
     names = getattr(found, "class_names", None) or source.class_names or ()
     split = pep.recipe.split if pep else None
     if split is None or all_items:
-        return _read(found, source), names
+        return _read(found, source, batch_size), names
     if split.fits(found):
         rest = split.rows()[1]
         say(f"testing on the {len(rest):,} of {split.items:,} items on which sigma was not tuned")
-        return _read(take(found, rest), source), names
+        return _read(take(found, rest), source, batch_size), names
     if split.is_called(data):
         raise ValueError(
             f"{data} has changed since sigma was tuned on {split.validation:,} of its {split.items:,} items, which can "
             "no longer be told from the others: fit again, or test on everything with `--all-items`."
         )
     say(f"testing on all items: these are other data than {split.data}, on some of which sigma was tuned")
-    return _read(found, source), names
+    return _read(found, source, batch_size), names
 
 
-def tuned(data: str, source: Source, pep: PepEnsemble) -> Any:
+def tuned(data: str, source: Source, pep: PepEnsemble, batch_size: int) -> Any:
     """Of data that were split, the items on which sigma was tuned; all items of other data."""
     found, split = _found(data, source), pep.recipe.split
-    return _read(take(found, split.rows()[0]) if split and split.fits(found) else found, source)
+    return _read(take(found, split.rows()[0]) if split and split.fits(found) else found, source, batch_size)
 
 
 def _found(data: str, source: Source) -> Any:
     return data_from(data, source.prepare, source.class_names)
 
 
-def _read(data: Any, source: Source) -> Any:
+def _read(data: Any, source: Source, batch_size: int) -> Any:
+    """Of several processes each reads the items in its own batches, which are of this size."""
     if not isinstance(data, Items):
         return data
-    _refuse_other_classes(data, source)
-    return data.read()
+    mine = data.part(batch_size)
+    _refuse_other_classes(data, mine.first_input(), source)
+    return data.read_together(mine, batch_size)
 
 
 @torch.no_grad()
-def _refuse_other_classes(items: Items, source: Source) -> None:
+def _refuse_other_classes(items: Items, example: Any | None, source: Source) -> None:
     """Raise before the pictures are read where their classes cannot be the network's."""
-    [(inputs, _)] = Batches((items.first_input(), items.labels[:1]), source.model)
+    if example is None:
+        return
+    [(inputs, _)] = Batches([(example, items.labels[:1])], source.model)
     outputs = output_tensor(call(source.model, inputs))
     if outputs.ndim != 2 or outputs.shape[1] == 1 or items.labels.is_floating_point():
         return

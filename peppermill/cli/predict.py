@@ -44,7 +44,7 @@ def command(
     source = options.source(model, weights, device)
     network = source.model
     predictor = options.ensemble(pep, network, likelihood, engine, precision) or network
-    found = items.labelled_or_not(data, source)
+    found = items.labelled_or_not(data, source, batch_size)
     if isinstance(found, (np.ndarray, Tensor, dict)):
         chosen = likelihood_of(predictor, likelihood)
         arrays = _arrays(predict_unlabelled(predictor, found, likelihood=chosen, batch_size=batch_size), chosen)

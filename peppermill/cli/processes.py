@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import functools
+import os
+import signal
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from typing import Any
 
 import torch
@@ -13,6 +16,12 @@ import torch.distributed as dist
 from peppermill.processes.group import alone, launched, launched_rank, local_rank
 from peppermill.processes.messages import ProcessError
 from peppermill.processes.together import telling_failures
+
+GRACE = 5.0  # seconds in which a process that is to end may still hear why
+
+
+class Ended(BaseException):
+    """The launcher has ended this process."""
 
 
 def in_processes(command: Callable[..., Any], shared: bool) -> Callable[..., Any]:
@@ -31,6 +40,16 @@ def in_processes(command: Callable[..., Any], shared: bool) -> Callable[..., Any
     return run
 
 
+@contextmanager
+def quiet_but_the_first() -> Iterator[None]:
+    """Within this, of several processes that were launched only the first prints."""
+    if launched_rank() == 0:
+        yield
+        return
+    with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
+        yield
+
+
 def own_gpu(device: str) -> str:
     """`cuda` is the GPU with this process's number on its machine, where several were launched."""
     return f"cuda:{local_rank()}" if device == "cuda" and launched() else device
@@ -41,6 +60,36 @@ def speaks(error: BaseException | None = None) -> bool:
     lost_the_first = isinstance(error, ProcessError) and error.process == 0
     its_own = isinstance(error, Exception) and not isinstance(error, ProcessError)
     return launched_rank() == 0 or lost_the_first or (its_own and not getattr(error, "told_to_all", False))
+
+
+@contextmanager
+def heeding_launcher() -> Iterator[None]:
+    """Within this, SIGTERM is an exception, `Ended`, some seconds later, where a launcher started several processes.
+
+    torchrun ends all of them as soon as one is lost. The others then hear of the loss themselves, where they wait for
+    it, and have the time to say so; the first has a second more, so that it is not itself taken for lost.
+    """
+    if not launched() or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    grace = GRACE if launched_rank() else GRACE + 1
+    before = [
+        (number, signal.signal(number, handler))
+        for number, handler in (
+            (signal.SIGTERM, lambda *_: signal.setitimer(signal.ITIMER_REAL, grace)),
+            (signal.SIGALRM, _end),
+        )
+    ]
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        for number, handler in before:
+            signal.signal(number, handler)
+
+
+def _end(*_: Any) -> None:
+    raise Ended
 
 
 @contextmanager

@@ -44,7 +44,7 @@ def command(
     source = options.source(model, weights, device)
     swept = sweep_sigma(
         source.model,
-        items.labelled(data, source),
+        items.labelled(data, source, batch_size),
         options.numbers(sigmas, "--sigmas") if sigmas else None,
         parameters=parameters,
         size=size,

@@ -21,7 +21,7 @@ from peppermill.integrations.mlp import kept_for_tuning, train_mlp
 from peppermill.parameters import Selection
 from peppermill.placement import device_of, dtype_of
 from peppermill.predictions import predict_unlabelled
-from peppermill.tuning import at_limit
+from peppermill.tempering import at_limit
 from peppermill.types import PepWarning
 
 try:

@@ -52,6 +52,11 @@ def local_rank() -> int:
     return int(os.environ.get("LOCAL_RANK", "0")) if launched() else 0
 
 
+def on_this_machine() -> int:
+    """How many processes the launcher started on this machine, among which its cores are to be shared."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if launched() else 1
+
+
 def idle() -> bool:
     """Whether a launcher started several processes that know nothing of each other."""
     several = launched() and int(os.environ["WORLD_SIZE"]) > 1

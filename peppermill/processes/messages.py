@@ -6,6 +6,7 @@ Each process talks to each, so that all notice at once when one is gone; in a ri
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from peppermill.processes.group import count, grouped, rank
 
-FRAME = 512  # bytes that always travel; a longer text needs a second round
+FRAME = 4096  # bytes that always travel; a longer text needs a second round
 TAG = 6180  # tells our messages from others' in the same group
 
 _gloo: dict[Any, Any] = {}  # beside a group that carries only what lies on GPUs, one of ours
@@ -70,9 +71,15 @@ def _may_be_lost(process: int) -> Iterator[None]:
     except RuntimeError as error:
         raise ProcessError(
             f"process {process} of {count()} was lost, or ended before the others did. Look at what it said; every "
-            f"process must call the same functions, or use `with pm.alone():`. ({str(error).splitlines()[0][:160]})",
+            f"process must call the same functions, or use `with pm.alone():`. ({_reason(error)})",
             process,
         ) from error
+
+
+def _reason(error: Exception) -> str:
+    """Gloo's own words, without the line of its code and its advice."""
+    text = re.sub(r"^\[\S*\] ", "", str(error).splitlines()[0])
+    return re.sub(r"\. .*", "", text)[:160].rstrip(".")
 
 
 def _exchange(message: Mapping[str, Any]) -> list[Any]:

@@ -17,17 +17,28 @@ from peppermill.processes.messages import every, swap
 
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 LONGEST = 200  # characters of a setting that an error shows
-FEW = 512  # numbers that Python adds faster than torch
+FEW = 64  # numbers that Python adds faster than torch
 
 
 def total(values: Tensor) -> float:
     """The sum over the items of all processes, in float64 and the same however the items are parted."""
-    return _sum([number for part in every("a sum", _high_and_low(values)) for number in part])
+    return totals(values.reshape(1, -1))[0]
+
+
+def totals(rows: Tensor) -> list[float]:
+    """The same for each row of [k, N], in one message: a message takes longer than many sums."""
+    parts = every("sums", _high_and_low(rows))
+    return [_sum([number for pair in pairs for number in pair]) for pairs in zip(*parts, strict=True)]
 
 
 def own_total(values: Tensor) -> float:
     """The sum over the items that this process has, to the same last bit."""
-    return _sum(_high_and_low(values))
+    return own_totals(values.reshape(1, -1))[0]
+
+
+def own_totals(rows: Tensor) -> list[float]:
+    """The same for each row of [k, N]."""
+    return [_sum(pair) for pair in _high_and_low(rows)]
 
 
 def gather(rows: Tensor) -> Tensor:
@@ -66,18 +77,26 @@ def _sum(numbers: list[float]) -> float:
     return math.fsum(numbers) if all(map(math.isfinite, numbers)) else sum(numbers)
 
 
-def _high_and_low(values: Tensor) -> list[float]:
-    """The sum as two numbers, the second what the first leaves out: the order of summing does not show in them."""
-    high = (values.cpu() if values.device.type == "mps" else values).double().flatten()
-    if not bool(high.isfinite().all()):
-        return [float(high.sum()), 0.0]
-    low = torch.zeros_like(high) if len(high) > FEW else high[:0]
-    while len(high) > FEW:
-        (a, b), (c, d) = (pad(part, (0, len(part) % 2)).view(2, -1) for part in (high, low))
+def _high_and_low(rows: Tensor) -> list[list[float]]:
+    """Each row's sum as two numbers, the second what the first leaves out: the order of summing does not show in them.
+
+    Halves are added until few numbers are left; what rounding takes from each addition is kept, exactly (Knuth).
+    """
+    high = (rows.cpu() if rows.device.type == "mps" else rows).double()
+    low = torch.zeros_like(high)
+    while high.shape[1] > FEW:
+        (a, b), (c, d) = (pad(part, (0, part.shape[1] % 2)).chunk(2, dim=1) for part in (high, low))
         high = a + b
         added = high - a
-        low = c + d + ((a - (high - added)) + (b - added))  # what rounding took from a + b, exactly (Knuth)
-    numbers = high.tolist() + low.tolist()
+        low = c + d + ((a - (high - added)) + (b - added))
+    return [_pair(*row) for row in zip(high.tolist(), low.tolist(), strict=True)]
+
+
+def _pair(high: list[float], low: list[float]) -> list[float]:
+    """Of infinities and of what is not a number, the plain sum."""
+    if not all(map(math.isfinite, high)):
+        return [sum(high), 0.0]
+    numbers = high + low
     found = math.fsum(numbers)
     return [found, math.fsum([*numbers, -found])]
 

@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from peppermill.files import cache_folder
 from peppermill.sources import image_files
 from peppermill.sources.download import RemoteFile, fetch
 from peppermill.sources.image_files import Arrays, Split
@@ -70,11 +71,6 @@ def data(name: str, split: str) -> tuple[Tensor, Tensor]:
         raise ValueError(f"{name}:{split} must be {name}:train or {name}:test.")
     pixels, labels = getattr(images(name), split)
     return pixels.float() / 255, labels
-
-
-def cache_folder() -> Path:
-    """Where downloads are kept: `$XDG_CACHE_HOME/peppermill`, which is `~/.cache/peppermill` for most."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "peppermill"
 
 
 def _read(name: str, known: Known, folder: Path) -> Arrays | None:

@@ -1,17 +1,19 @@
 """Labelled items in files: known by name and label before any is read, and each read once, by several threads.
 
 Threads, because Pillow decodes and resizes without holding Python's lock, and because a preparation need not be copied
-to other processes.
+to other processes. Of several processes that share the work, each reads its own part.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import zlib
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, TypeAlias
+from itertools import accumulate
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,14 +21,16 @@ from torch import Tensor
 
 from peppermill.advice import advise
 from peppermill.data import KEPT_BYTES
+from peppermill.held import Arrays, Held, as_inputs
+from peppermill.parts import run_of_items, sizes_of
+from peppermill.processes.group import count, grouped, on_this_machine, rank
+from peppermill.processes.messages import every
+from peppermill.processes.results import agree
 from peppermill.progress import progress
 from peppermill.sources.levels import Levels, levels_of
-from peppermill.sources.stored import Column, as_inputs, stored
+from peppermill.sources.stored import Column, stored
 
 NAMED = 3  # bad items that a message names
-
-#: The arrays of one item, by the names under which the network takes them; by None where it takes one array.
-Arrays: TypeAlias = dict[str | None, Tensor]
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,39 @@ class Items:
 
         Items that cannot be read are an error that names and counts them, or a warning where they may be left out.
         """
+        columns, bad = self._stored(kept_bytes)
+        self._report(list(bad.values()))
+        return stored(columns, self._good_labels(bad))
+
+    def read_together(self, mine: Items, batch_size: int, kept_bytes: int = KEPT_BYTES) -> Any:
+        """The same; of several processes, each reads its own part, `mine`, and no other."""
+        if not grouped():
+            return self.read(kept_bytes)
+        agree({f"files of {self.origin}": f"{len(self):,} with digest {zlib.crc32(str(self.names).encode()):x}"})
+        columns, bad = mine._stored(kept_bytes)
+        found = every("items", [len(mine), [[row, one.name, one.reason] for row, one in bad.items()]])
+        self._report([Bad(name, reason) for _, others in found for _, name, reason in others])
+        counts = [length - len(others) for length, others in found]
+        before = list(accumulate((length for length, _ in found), initial=0))
+        missing = {start + row for start, (_, others) in zip(before, found, strict=False) for row, *_ in others}
+
+        def inputs(first: int, last: int) -> Arrays:
+            return {key: column.numbers(first, last) for key, column in columns.items()}
+
+        return Held(inputs, counts, self._good_labels(missing), batch_size)
+
+    def part(self, batch_size: int) -> Items:
+        """The items in this process's batches; all of them, where there is one process."""
+        run = run_of_items(sizes_of(len(self), batch_size), rank(), count())
+        return self.take_rows(np.arange(run.start, run.stop)) if grouped() else self
+
+    def first_input(self) -> Any | None:
+        """The network's input for the first item that can be read, as a batch of one; nothing where there is none."""
+        example = self._example
+        return as_inputs({key: array[None] for key, array in example.items()}) if example else None
+
+    def _stored(self, kept_bytes: int) -> tuple[dict[str | None, Column], dict[int, Bad]]:
+        """The items that can be read, one after the other, and by row those that cannot."""
         columns = self._columns(kept_bytes)
         bad: dict[int, Bad] = {}
         for row, found in self._packed(columns):
@@ -81,13 +118,10 @@ class Items:
             else:
                 for key, column in columns.items():
                     column.write(row - len(bad), found[key])
-        if bad:
-            self._report(list(bad.values()))
-        return stored(columns, self.labels[[row for row in range(len(self)) if row not in bad]])
+        return columns, bad
 
-    def first_input(self) -> Any:
-        """The network's input for the first item that can be read, as a batch of one."""
-        return as_inputs({key: array[None] for key, array in self._example.items()})
+    def _good_labels(self, bad: Container[int]) -> Tensor:
+        return self.labels[[row for row in range(len(self)) if row not in bad]]
 
     @cached_property
     def _scanned(self) -> dict[int, Arrays | Bad]:
@@ -96,18 +130,17 @@ class Items:
         for row in range(len(self)):
             found[row] = self._prepared(row)
             if not isinstance(found[row], Bad):
-                return found
-        self._report([bad for bad in found.values() if isinstance(bad, Bad)], none_left=True)
+                break
         return found
 
     @property
     def _example(self) -> Arrays:
-        found = list(self._scanned.values())[-1]
-        assert not isinstance(found, Bad)
-        return found
+        """The first item that can be read; no array where there is none."""
+        found = list(self._scanned.values())[-1:]
+        return {key: array for one in found if not isinstance(one, Bad) for key, array in one.items()}
 
     def _columns(self, kept_bytes: int) -> dict[str | None, Column]:
-        share = kept_bytes // len(self._example)
+        share = kept_bytes // max(1, len(self._example))
         return {k: Column(len(self), array, share, self._levels(k, array, share)) for k, array in self._example.items()}
 
     def _levels(self, key: str | None, example: Tensor, share: int) -> Levels | None:
@@ -129,7 +162,7 @@ class Items:
                 )
             return {key: column.packed(found[key]) for key, column in columns.items()}
 
-        workers = self.workers or cores()
+        workers = self.workers or max(1, cores() // on_this_machine())
         block = 32 * workers
         with ThreadPoolExecutor(workers) as pool, progress(f"reading {self.origin}", len(self)) as tick:
             for start in range(0, len(self), block):
@@ -148,11 +181,13 @@ class Items:
             return {str(key): torch.as_tensor(value) for key, value in made.items()}
         return {None: torch.as_tensor(made)}
 
-    def _report(self, bad: list[Bad], none_left: bool = False) -> None:
+    def _report(self, bad: list[Bad]) -> None:
+        if not bad:
+            return
         named = ", ".join(f"{one.name} ({one.reason})" for one in bad[:NAMED])
         more = f" and {len(bad) - NAMED:,} more" if len(bad) > NAMED else ""
         text = f"{self.origin}: {len(bad):,} of {len(self):,} items cannot be read: {named}{more}."
-        if none_left or not self.skip_bad:
+        if len(bad) == len(self) or not self.skip_bad:
             raise ValueError(f"{text} Repair or remove them, or add `bad=skip` to go on without them.")
         advise(f"{text} They are left out.")
 

@@ -8,7 +8,6 @@ import os
 import shutil
 import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from peppermill.sources.datasets import cache_folder
+from peppermill.files import spare_folder
+from peppermill.held import as_inputs
 from peppermill.sources.levels import Levels
 
 
@@ -51,6 +51,10 @@ class Column:
         """One item as the network takes it."""
         return self._numbers(self.rows[row])
 
+    def numbers(self, first: int, last: int) -> Tensor:
+        """The items from one to another, as the network takes them; not copied where they are held as they are."""
+        return torch.stack([self.unpacked(k) for k in range(first, last)]) if self.is_packed else self.rows[first:last]
+
     @property
     def is_packed(self) -> bool:
         """Whether bytes stand for numbers."""
@@ -62,6 +66,8 @@ class Column:
 
 class Unpacking(Dataset[Any]):
     """Items of which some arrays are held as bytes; numbers again when they are read."""
+
+    is_stored = True  # there is nothing to be gained by keeping its batches
 
     def __init__(self, columns: dict[str | None, Column], labels: Tensor) -> None:
         self.columns, self.labels = columns, labels
@@ -80,11 +86,6 @@ def stored(columns: dict[str | None, Column], labels: Tensor) -> Any:
     return as_inputs({key: column.rows[: len(labels)] for key, column in columns.items()}), labels
 
 
-def as_inputs(arrays: dict[str | None, Tensor]) -> Any:
-    """The only array where it has no name, a dict else."""
-    return arrays.get(None, arrays)
-
-
 def room(shape: Sequence[int], dtype: torch.dtype, kept_bytes: int) -> Tensor:
     """An array to be filled: in memory where it fits, else in a file."""
     size = math.prod(shape) * dtype.itemsize
@@ -98,7 +99,7 @@ def _nameless_file(size: int) -> np.ndarray:
 
     The room is claimed first: a disk that is full while a mapped file is written kills the process without a word.
     """
-    folder = _folder()
+    folder = spare_folder()
     with tempfile.TemporaryFile(dir=folder, prefix="peppermill-") as file:
         try:
             if shutil.disk_usage(folder).free < size:
@@ -112,15 +113,3 @@ def _nameless_file(size: int) -> np.ndarray:
                 f"({error.strerror}): name a folder on a larger disk with TMPDIR."
             ) from error
         return np.memmap(file, np.uint8, "r+", shape=(size,))
-
-
-def _folder() -> Path:
-    """`TMPDIR` where it is set; else the cache folder, because `/tmp` is held in memory on many machines."""
-    if os.environ.get("TMPDIR"):
-        return Path(tempfile.gettempdir())
-    folder = cache_folder()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        return Path(tempfile.gettempdir())
-    return folder if os.access(folder, os.W_OK) else Path(tempfile.gettempdir())
