@@ -3,7 +3,7 @@
 A golden-section search asks for one value at a time. The searches of 25 networks run in a thread each and wait for one
 another at every question, so that one pass over stacked networks answers 25 questions, and each search is the very
 function that serves a single network. Between questions one thread runs at a time: 25 that wait for a GPU and for the
-interpreter by turns would take ten times as long.
+interpreter by turns hold each other up.
 """
 
 from __future__ import annotations
