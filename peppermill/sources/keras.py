@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from peppermill.sources.pillow import resized_by_the_paper
 from peppermill.sources.source import (
     Source,
     class_count,
@@ -103,15 +104,7 @@ def _preparation(build: Any, model: Any) -> Callable[[Any], Tensor]:
     size = model.input_shape[1]
 
     def prepare(image: Any) -> Tensor:
-        pixels = _center(image.convert("RGB"), 256 if size == 224 else size, size)
+        pixels = resized_by_the_paper(image.convert("RGB"), 256 if size == 224 else size, size)
         return torch.as_tensor(np.ascontiguousarray(scale(np.array(pixels, dtype=np.float32))))
 
     return prepare
-
-
-def _center(image: Any, short: int, size: int) -> Any:
-    width, height = image.size
-    factor = short / min(width, height)
-    width, height = round(width * factor), round(height * factor)
-    left, top = (width - size) // 2, (height - size) // 2
-    return image.resize((width, height), 3).crop((left, top, left + size, top + size))  # 3 is PIL's bicubic
