@@ -165,19 +165,19 @@ def _figure2(settings: Settings) -> list[str] | None:
         return None
     count = found["mistakes"]
     row = ROWS[found["pictures"]["row"]]
-    pixels = images(row.data, settings.data).test[0].numpy().transpose(0, 2, 3, 1) if settings.data else None
+    pixels = images(row.data, settings.data).test[0] if settings.data else None
     names = list(NAMES) if row.data == "cifar10" else [str(number) for number in range(100)]
     said = (
         f"{row.title}, PEP with {found['pictures']['size']} members at σ = {found['sigma']:.4g}. It corrects "
-        f"{count['corrected']} mistakes of the network and makes {count['made']} of its own. Below: those corrected "
-        "mistakes for which the probability of the true class rises most, with the members' probabilities of the true "
-        f"class (grey), the network's (orange) and the ensemble's (blue). {_where(found)}"
+        f"{count['corrected']} mistakes of the network and makes {count['made']} of its own. {_where(found)}"
     )
+    lines = [*_picture(settings, "figure2-reliability", lambda: drawings.figure2_reliability(found)), said, ""]
+    if not found["corrected"]:
+        return lines
     return [
-        *_picture(settings, "figure2-reliability", lambda: drawings.figure2_reliability(found)),
-        said,
-        "",
+        *lines,
         *_picture(settings, "figure2-corrected", lambda: drawings.figure2_corrected(found, pixels, names)),
+        "The corrected mistakes for which the probability of the true class rises most.",
     ]
 
 

@@ -80,10 +80,9 @@ class Column:
 
     def scores(self, bins: int, minimum_count: int) -> dict[str, float]:
         """Means over the images; ECE without the bins of fewer than `minimum_count` images, as in Table 1."""
-        table = self.reliability(bins)
-        ece = (table.gaps() * table.count * (table.count >= minimum_count)).sum() / len(self.nll)
-        means = {name: float(getattr(self, name).mean()) for name in ("nll", "brier", "error")}
-        return {"nll": means["nll"], "brier": means["brier"], "ece": float(ece), "error": means["error"]}
+        nll, brier, error = (float(scores.mean()) for scores in (self.nll, self.brier, self.error))
+        ece = self.reliability(bins).calibration_error(minimum_count)
+        return {"nll": nll, "brier": brier, "ece": ece, "error": error}
 
 
 def network(case: Case) -> Column:

@@ -77,16 +77,17 @@ def sigma_curve(sweep: Sweep, sigma: float | None = None) -> Figure:
 
 
 @styled
-def reliability_diagrams(tables: Mapping[str, Reliability]) -> Figure:
+def reliability_diagrams(tables: Mapping[str, Reliability], minimum_count: int = 1) -> Figure:
     """Reliability diagrams side by side, one for each method.
 
-    Accuracy against confidence, and the number of items below. Bins of few items are pale: their gaps are chance.
+    Accuracy against confidence, and the number of items below. Bins of few items are pale: their gaps are chance. Those
+    with fewer than `minimum_count` do not count in the ECE.
     """
     figure, axes = new_figure(
         len(tables), 1.75 * max(2, len(tables)), 3.0, rows=2, sharex="col", sharey="row", height_ratios=(3, 1)
     )
     for column, (name, table) in enumerate(tables.items()):
-        _draw_reliability(axes[column], table, name)
+        _draw_reliability(axes[column], table, name, minimum_count)
         _draw_counts(axes[len(tables) + column], table)
     axes[0].set_ylabel("accuracy")
     axes[len(tables)].set_ylabel("items")
@@ -94,7 +95,7 @@ def reliability_diagrams(tables: Mapping[str, Reliability]) -> Figure:
     return figure
 
 
-def _draw_reliability(axis: Axes, table: Reliability, name: str) -> None:
+def _draw_reliability(axis: Axes, table: Reliability, name: str, minimum_count: int) -> None:
     columns = (table.lower, table.upper, table.count, table.confidence, table.accuracy)
     for lower, upper, count, confidence, accuracy in zip(*(column.tolist() for column in columns), strict=True):
         if count:
@@ -102,8 +103,7 @@ def _draw_reliability(axis: Axes, table: Reliability, name: str) -> None:
             axis.bar((lower + upper) / 2, accuracy, upper - lower, color=BLUE, alpha=alpha, edgecolor="white")
             axis.plot([confidence] * 2, [accuracy, confidence], color=ORANGE, alpha=alpha, solid_capstyle="butt")
     axis.plot([0, 1], [0, 1], color=INK, linewidth=0.7, linestyle="--")
-    ece = 100 * float((table.gaps() * table.count).sum() / table.count.sum())
-    axis.set_title(f"{name}\nECE {ece:.2f} % ({len(table.count)} bins)")
+    axis.set_title(f"{name}\nECE {100 * table.calibration_error(minimum_count):.2f} % ({len(table.count)} bins)")
     axis.set(xlim=(0, 1), ylim=(0, 1))
 
 
