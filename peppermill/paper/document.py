@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
+import peppermill as pm
 from peppermill.files import read_json, write_atomically
 from peppermill.paper import drawings, figure1, figure2, figure3, noise_laws, ood, swa, table2, tables, texts
 from peppermill.paper.explanations import EXPLANATIONS
 from peppermill.paper.printed import COLUMNS, inside_as_printed, printed
 from peppermill.paper.rows import ROWS
 from peppermill.paper.table1_page import COMMAND, table1_section
-from peppermill.report.plots import save_figure
 from peppermill.sources.datasets import images
 
 NAMES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")  # of CIFAR-10
@@ -227,7 +227,7 @@ def _ood(settings: Settings) -> list[str] | None:
 
 def _picture(settings: Settings, name: str, draw: Callable[[], Any]) -> list[str]:
     if settings.pictures:
-        save_figure(draw(), settings.figures / f"paper-{name}.svg")
+        pm.plots.save_figure(draw(), settings.figures / f"paper-{name}.svg")
     return [f"![{name}](figures/paper-{name}.svg)", ""]
 
 

@@ -10,13 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from peppermill.effects import Effect
+import peppermill as pm
 from peppermill.images import thumbnail
-from peppermill.metrics import Reliability
-from peppermill.report import plots
 from peppermill.report.drawing import INK, ORANGE, new_figure, styled
 from peppermill.report.member_plots import members_histogram
-from peppermill.sweep import Sweep, SweepPoint
+from peppermill.sweep import SweepPoint
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,19 +26,19 @@ Content = Mapping[str, Any]
 def figure1(content: Content) -> Figure:
     """Mean log-likelihood against sigma: the ensemble, each member, and the members' average."""
     found = _sweep(content["sweep"])
-    return plots.sigma_curve(found, found.best.sigma)
+    return pm.plots.sigma_curve(found, found.best.sigma)
 
 
 def figure2_reliability(content: Content) -> Figure:
     """Reliability diagrams side by side; bins with fewer than `minimum_count` items do not count in the ECE."""
     tables = {name: _reliability(table) for name, table in content["reliability"].items()}
-    return plots.reliability_diagrams(tables, content.get("minimum_count", 1))
+    return pm.plots.reliability_diagrams(tables, content.get("minimum_count", 1))
 
 
 def figure2_corrected(content: Content, images: Tensor | None, names: Sequence[str]) -> Figure:
     """Mistakes that PEP corrects: the members' probabilities of the true class, and the image where it is given."""
     effects = [
-        Effect(
+        pm.Effect(
             one["item"],
             one["label"],
             before=one["predicted"],
@@ -86,16 +84,16 @@ def _draw_epochs(axis: Axes, experiment: Content) -> None:
     axis.legend(frameon=False, fontsize=7)
 
 
-def _sweep(content: Content) -> Sweep:
+def _sweep(content: Content) -> pm.Sweep:
     points = (
         SweepPoint(**_with_nan(point) | {"reliability": _reliability(point["reliability"])})
         for point in content["points"]
     )
-    return Sweep(tuple(points), content["items"], content["bins"])
+    return pm.Sweep(tuple(points), content["items"], content["bins"])
 
 
-def _reliability(table: Content) -> Reliability:
-    return Reliability(**{name: torch.tensor(numbers) for name, numbers in _with_nan(table).items()})
+def _reliability(table: Content) -> pm.metrics.Reliability:
+    return pm.metrics.Reliability(**{name: torch.tensor(numbers) for name, numbers in _with_nan(table).items()})
 
 
 def _with_nan(content: Any) -> Any:
