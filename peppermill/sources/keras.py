@@ -16,14 +16,8 @@ import torch
 from torch import Tensor
 
 from peppermill.sources.pillow import resized_by_the_paper
-from peppermill.sources.source import (
-    Source,
-    class_count,
-    one_clear_line,
-    refuse_unknown,
-    wants_weights,
-    with_settings,
-)
+from peppermill.sources.query import split_query, whole_number
+from peppermill.sources.source import Source, class_count, one_clear_line, refuse_unknown, wants_weights
 
 FILES = (".keras", ".h5", ".hdf5")
 
@@ -34,13 +28,13 @@ def source(text: str, pretrained: bool = True) -> Source:
     `?pretrained=false&classes=10&size=64` is for weights of your own; `size` is the images' height and width.
     """
     keras = library()
-    name, settings = with_settings(text, ("pretrained", "classes", "size"))
+    name, options = split_query(text, "keras", ("pretrained", "classes", "size"))
     if name.endswith(FILES):
         return Source(_saved(keras, name).eval())
     known = {key: value for key, value in vars(keras.applications).items() if key[0].isupper()}
     refuse_unknown("keras", name, known)
-    pretrained = wants_weights(settings, pretrained)
-    sizes: dict[str, Any] = {**class_count(settings, pretrained, "classes"), **_image_shape(settings)}
+    pretrained = wants_weights(options, pretrained)
+    sizes: dict[str, Any] = {**class_count(options, pretrained, "classes"), **_image_shape(options)}
     with one_clear_line(f"keras:{name}", "connect to the network once, or give weights with `--weights FILE.h5`"):
         weights = "imagenet" if pretrained else None
         model = known[name](weights=weights, classifier_activation=None, **sizes).eval()
@@ -86,13 +80,9 @@ def _saved(keras: Any, path: str) -> Any:
         return without_activation(keras, keras.saving.load_model(path, compile=False))
 
 
-def _image_shape(settings: dict[str, str]) -> dict[str, tuple[int, int, int]]:
-    said = settings.get("size")
-    if said is None:
-        return {}
-    if not said.isdecimal() or int(said) < 1:
-        raise ValueError(f"`size={said}` must be a whole number of pixels, at least 1.")
-    return {"input_shape": (int(said), int(said), 3)}
+def _image_shape(options: dict[str, str]) -> dict[str, tuple[int, int, int]]:
+    side = whole_number(options, "size", 0)
+    return {"input_shape": (side, side, 3)} if side else {}
 
 
 def _preparation(build: Any, model: Any) -> Callable[[Any], Tensor]:

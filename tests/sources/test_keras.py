@@ -150,7 +150,7 @@ def test_weights_from_a_file_go_into_an_application(ending, tmp_path, monkeypatc
             r"keras:broken\.keras could not be had \(.*\): expected a whole model of Keras' own lay",
         ),
         ("keras:broken.h5", r"keras:broken\.h5 could not be had"),
-        ("keras:ResNet50?size=large", r"`size=large` must be a whole number of pixels, at least 1"),
+        ("keras:ResNet50?size=large", r"`size=large` must be a whole number, at least 1"),
         ("keras:ResNet50?pretrained=false&size=8", r"keras:ResNet50 could not be had \(.*at least 32"),
         ("checkpoint:broken.h5@keras:MobileNetV2?size=32", r"broken\.h5 does not fit this Functional: "),
         ("checkpoint:broken.h5@timm:resnet18", r"broken\.h5 holds weights of Keras, and this ResNet is no Keras model"),
