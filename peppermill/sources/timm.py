@@ -27,7 +27,7 @@ def _library() -> Any:
     try:
         import timm
         import timm.data
-    except ImportError as error:
+    except (ImportError, RuntimeError) as error:  # of torchvision, whose operators are missing beside another torch
         raise ImportError(f'`timm:` needs timm ({error}): `pip install "peppermill[timm]"`.') from error
     return timm
 

@@ -151,6 +151,17 @@ def test_a_missing_library_is_named_with_its_extra(scheme, extra, monkeypatch):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("library", ["timm", "torchvision"])
+def test_a_torchvision_of_another_torch_gets_one_clear_line(library, tmp_path, monkeypatch):
+    """It raises a RuntimeError when it is imported, also where timm imports it."""
+    for name in [name for name in sys.modules if name.split(".")[0] == library]:
+        monkeypatch.delitem(sys.modules, name)
+    (tmp_path / f"{library}.py").write_text("raise RuntimeError('operator torchvision::nms does not exist')")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ImportError, match=rf"needs {library}.* \(operator torchvision::nms does not exist\): `pip ins"):
+        source_from(f"{library}:resnet18")
+
+
 def test_no_library_is_imported_before_it_is_asked_for():
     code = "import sys, peppermill.cli.app; print(*{name.split('.')[0] for name in sys.modules})"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
