@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import load_file
 from scipy import stats
 from torch import nn
 from typer.testing import CliRunner
@@ -155,10 +156,13 @@ def test_splits_that_share_their_members_give_what_each_gives_alone(
 
 
 def test_members_are_run_once_for_all_splits(images: Path, tmp_path: Path) -> None:
-    """Twelve splits ask for few more values of sigma than one: they sit on one lattice."""
-    one = table1.main(settings(images, tmp_path / "1", splits=2))["Small"]["passes"]
-    many = table1.main(settings(images, tmp_path / "12", splits=12))["Small"]["passes"]
-    assert one < many < 3 * one
+    """Twelve splits ask for few more values of sigma than one: they sit on one lattice. A pass is a kept member."""
+    found = {splits: table1.main(settings(images, tmp_path / str(splits), splits=splits)) for splits in (2, 12)}
+    passes = {splits: rows["Small"]["passes"] for splits, rows in found.items()}
+    assert passes[2] < passes[12] < 3 * passes[2]
+    for splits, count in passes.items():
+        kept = (tmp_path / str(splits) / "work" / "table1").rglob("*.safetensors")
+        assert sum(len(load_file(path)["rows"]) for path in kept) == count
 
 
 @pytest.mark.filterwarnings("ignore::peppermill.PepWarning")
@@ -317,6 +321,10 @@ def test_the_command_line_runs_a_network(images: Path, tmp_path: Path, monkeypat
     arguments = ["paper", "table1", "--networks", "Small", "--imagenet", str(images), "--tuning", "20", "--tiny"]
     found = CliRunner().invoke(app, arguments)
     assert found.exit_code == 0, found.output
-    assert (tmp_path / "results" / "paper" / "table1-Small.json").is_file()
+    content = json.loads((tmp_path / "results" / "paper" / "table1-Small.json").read_text())
+    direct = table1.main(
+        table1.tiny(Settings(("Small",), images, tuning=20, out=tmp_path / "a", say=lambda text: None))
+    )
+    assert content["columns"] == direct["Small"]["columns"]
     refused = CliRunner().invoke(app, ["paper", "table1", "--networks", "Small"])
     assert refused.exit_code == 2
