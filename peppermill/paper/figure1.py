@@ -6,7 +6,6 @@ the network that is embedded in this library.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +13,7 @@ from torch import nn
 
 import peppermill as pm
 import peppermill.demo
-from peppermill.files import write_atomically
+from peppermill.paper.result import write_result
 from peppermill.paper.rows import row_data, row_named
 from peppermill.paper.stacked import unstack
 from peppermill.paper.work import Settings, Work
@@ -51,7 +50,7 @@ def main(settings: Settings, curve: Curve | None = None) -> dict[str, Any]:
         "settings": settings.identity(),
         "provenance": provenance(settings.seeds[0]),
     }
-    write_atomically(settings.out / "figure1.json", json.dumps(content, indent=1, allow_nan=False) + "\n")
+    write_result(settings.out / "figure1.json", content)
     settings.say(f"Figure 1: L(sigma) is largest at sigma = {sweep.best.sigma:.4g}")
     return content
 

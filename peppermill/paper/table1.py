@@ -16,13 +16,14 @@ from typing import Any
 
 from torch import nn
 
-from peppermill.files import read_json, write_atomically
+from peppermill.files import read_json
 from peppermill.fingerprint import fingerprint
 from peppermill.paper.image_members import ImageMembers, LabelledPixels
 from peppermill.paper.imagenet import Pictures, listing, pictures
 from peppermill.paper.imagenet_networks import NETWORKS, Network, network_named
 from peppermill.paper.machine import Machine
 from peppermill.paper.parcels import is_parcelled, unpacked_pictures
+from peppermill.paper.result import write_result
 from peppermill.paper.splits import Split, splits_of
 from peppermill.paper.table1_columns import METHODS, Case, Column, Part, comparisons
 from peppermill.parameters import select
@@ -89,7 +90,7 @@ def _row(name: str, network: Network, settings: Settings) -> dict[str, Any]:
         settings.say(f"{network.title}: done, in {path}")
         return known
     content = _computed(name, network, model, data, splits, settings) | made_of
-    write_atomically(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
+    write_result(path, content)
     settings.say(f"{network.title}: wrote {path}")
     return content
 

@@ -5,7 +5,6 @@ Every function returns a matplotlib figure; `save_figure` writes it as PNG, SVG 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +22,7 @@ from peppermill.report.drawing import (
     save_figure,
     styled,
 )
+from peppermill.report.payload import worth_seeing
 from peppermill.sweep import Sweep
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def sigma_curve(sweep: Sweep, sigma: float | None = None) -> Figure:
         axis.plot(sigmas, member, color=GREY, linewidth=0.6, alpha=0.7, zorder=1)
     axis.plot([], [], color=GREY, linewidth=0.6, label="each member")
     axis.axhline(ensemble[0], color=INK, linewidth=0.6, linestyle=":", label="the network itself, σ = 0")
-    axis.set_ylim(*_worth_seeing(ensemble))
+    axis.set_ylim(*worth_seeing(ensemble))
     if sigma:
         axis.axvline(sigma, color=BLUE, linewidth=0.8, linestyle="-.")
         axis.annotate(f" σ* = {sigma:.3g}", (sigma, axis.get_ylim()[1]), color=BLUE, fontsize=8, va="top")
@@ -123,13 +123,3 @@ def _key() -> list[Any]:
         line(color=ORANGE, label="gap to the confidence"),
         line(color=INK, linewidth=0.7, linestyle="--", label="perfect calibration"),
     ]
-
-
-def _worth_seeing(ensemble: list[float]) -> tuple[float, float]:
-    """From a little above the peak to as far below the network as the peak is above it.
-
-    The fall beyond is of no interest.
-    """
-    top, base = max(filter(math.isfinite, ensemble)), ensemble[0]
-    span = max(top - base, 1e-3)
-    return base - span, top + 0.2 * span
