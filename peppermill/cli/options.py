@@ -96,7 +96,9 @@ def ensemble(
 def lines(path: Path) -> list[str]:
     """The lines of a text file, the name of a class on each."""
     if not path.is_file():
-        raise ValueError(f"there is no file {path} (`--class-names`).")
+        raise ValueError(
+            f"there is no file {path}: `--class-names` must name a text file with the name of each class on a line."
+        )
     return path.read_text(encoding="utf-8").splitlines()
 
 

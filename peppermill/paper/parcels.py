@@ -92,7 +92,9 @@ def _contents(folder: Path, short: int, crop: int) -> tuple[dict[str, Any], dict
             f"this network needs {short} and {crop}: pack them again."
         )
     if len(found) != notes[0]["images"]:
-        raise ValueError(f"{folder} holds {len(found):,} of {notes[0]['images']:,} images: a parcel is missing.")
+        raise ValueError(
+            f"{folder} holds {len(found):,} of {notes[0]['images']:,} images: a parcel is missing. Copy all of them."
+        )
     return notes[0], dict(sorted(found.items(), key=lambda pair: pair[0].split("/")[1]))
 
 

@@ -216,5 +216,8 @@ def weights_of(name: str, settings: Settings) -> Path | None:
         return given
     found = sorted(path for path in given.iterdir() if path.name.split(".")[0] == name)
     if not found:
-        raise ValueError(f"the folder {given} has no file {name}.safetensors, {name}.h5 or {name}.th.")
+        raise ValueError(
+            f"the folder {given} has no file {name}.safetensors, {name}.h5 or {name}.th: put one there, or leave "
+            "`--networks` without it."
+        )
     return found[0]

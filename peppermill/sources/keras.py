@@ -75,7 +75,7 @@ def _refuse_backend(name: str) -> None:
 
 def _saved(keras: Any, path: str) -> Any:
     if not Path(path).is_file():
-        raise ValueError(f"there is no file {path}.")
+        raise ValueError(f"there is no file {path}: `keras:` takes the path of what `model.save` wrote.")
     with one_clear_line(f"keras:{path}", "expected a whole model of Keras' own layers, as `model.save` writes it"):
         return without_activation(keras, keras.saving.load_model(path, compile=False))
 
