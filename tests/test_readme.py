@@ -2,6 +2,7 @@
 
 import json
 import os
+import pkgutil
 import re
 import shlex
 from pathlib import Path
@@ -90,6 +91,24 @@ def test_links_within_the_repository_lead_somewhere(page):
     links = re.findall(r"\]\(([^)\s#]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
     inside = [link for link in links if not re.match(r"[a-z]+:", link)]
     assert [link for link in inside if not os.path.exists(page.parent / link)] == []
+
+
+def names_of_ours(page: Path) -> list[str]:
+    """`module.name` and `pm.name` in the sentences of a page, as `peppermill.module.name` and `peppermill.name`."""
+    modules = {path.stem for path in (ROOT / "peppermill").iterdir() if not path.name.startswith("__")}
+    dotted = re.findall(r"`(\w+)\.([\w.]+)`", page.read_text(encoding="utf-8"))
+    ours = [(first, rest) for first, rest in dotted if first == "pm" or (first in modules and rest != "py")]
+    return [f"peppermill.{rest}" if first == "pm" else f"peppermill.{first}.{rest}" for first, rest in ours]
+
+
+def test_the_mathematics_name_their_functions():
+    assert len(names_of_ours(ROOT / "docs" / "the_mathematics.md")) > 15
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_name_of_ours_on_a_page_is_there(page):
+    for name in names_of_ours(page):
+        assert pkgutil.resolve_name(name) is not None
 
 
 def result(name):
