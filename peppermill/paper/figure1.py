@@ -29,9 +29,7 @@ class Curve:
 
     network: str = "cifar10"  # a row of Table 2, or "demo"
     size: int = 5  # members (caption of Figure 1)
-    sigmas: tuple[float, ...] | None = (
-        None  # when absent twenty steps across the peak: the paper's twenty, at our scale
-    )
+    sigmas: tuple[float, ...] | None = None  # twenty steps across the peak: the paper's twenty, at our scale
     parameters: str = "kernels"  # every kernel: on the paper's InceptionV3 those were the convolutions
 
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from peppermill.paper.imagenet import Pictures, kept_pictures
 from peppermill.paper.pictures import unpacked, webp
+from peppermill.sources.items import cores
 
 NOTE = "parcel.json"
 PATTERN = "**/parcel-*.zip"
@@ -99,6 +100,6 @@ def _contents(folder: Path, short: int, crop: int) -> tuple[dict[str, Any], dict
 
 
 def _fill(target: np.ndarray, entries: dict[str, bytes]) -> None:
-    with ThreadPoolExecutor() as pool:
+    with ThreadPoolExecutor(cores()) as pool:
         for place, pixels in enumerate(pool.map(unpacked, entries.values())):
             target[place] = pixels
