@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from peppermill.sources import image_folder
-from peppermill.sources.pillow import constant_picture, picture, resized_by_the_paper
+from peppermill.sources.pillow import constant_picture, picture, resized_by_the_paper, to_rgb
 from tests.sources.pictures import picture as noise
 
 GREYS = np.arange(256, dtype=np.uint8).reshape(16, 16)
@@ -65,6 +65,14 @@ def test_sixteen_bits_lose_the_lower_eight():
     """Pillow's own conversion would make everything above 255 white."""
     deep = GREYS.astype(np.uint16) * 256 + 99
     assert np.array_equal(pixels(saved(Image.fromarray(deep), "PNG"))[..., 2], GREYS)
+
+
+@pytest.mark.parametrize(("brightest", "expected"), [(255, 255), (256, 1), (65535, 255), (70000, 255)])
+def test_whole_numbers_above_255_have_sixteen_bits(brightest, expected):
+    """What fits into a byte is one already; what is beyond sixteen bits is white."""
+    deep = np.full((4, 4), brightest, np.int32 if brightest > 65535 else np.uint16)
+    found = np.asarray(to_rgb(Image.fromarray(deep)))
+    assert (found == expected).all()
 
 
 def test_cmyk_is_light_left_over_by_ink():
