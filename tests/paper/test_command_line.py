@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from typer.testing import CliRunner
 from peppermill.cli.app import app
 from peppermill.cli.experiments import SHARED, settings_from
 from peppermill.paper.machine import Machine
+from peppermill.paper.work import Settings
 
 TRAINING = ("table2", "swa", "figure1", "figure2", "figure3", "noise")
 
@@ -43,6 +45,10 @@ def test_every_shared_option_reaches_the_settings() -> None:
     assert found.machine == Machine("cuda:1", graphs=False, unfold=True, streams=3, precision="float32")
     assert (found.data, found.out, found.checkpoints) == (Path("d"), Path("o"), Path("c"))
     assert settings_from(**said, tiny=True).epochs == 2 < found.epochs  # type: ignore[arg-type]
+
+
+def test_the_options_default_to_what_the_settings_do() -> None:
+    assert replace(settings_from(**{name: default for name, (_, default) in SHARED.items()}), say=print) == Settings()
 
 
 @pytest.mark.parametrize(("experiment", "option"), [("figure1", "--network"), ("figure2", "--row"), ("noise", "--row")])

@@ -3,7 +3,7 @@
 import pytest
 
 from peppermill.report.payload import payload
-from peppermill.report.view import view
+from peppermill.report.view import compared, view
 
 LEVEL = 0.9
 
@@ -80,15 +80,59 @@ def test_of_many_classes_the_eight_most_helped_and_the_eight_most_hurt_are_drawn
     assert found["items"] == [2] * len(shown)
 
 
+@pytest.mark.parametrize(("gains", "why"), [([1.0, -0.2], True), ([0.1, -0.2], False)])
+def test_a_gain_of_few_items_that_outweighs_the_loss_of_many_is_explained(gains, why):
+    found = view(content(method("network", 1.0), effects=effects(gains)))["effects"]
+    assert ("being less sure costs a little where the network was right" in found["lost"]) is why
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said", "kind"),
+    [
+        (1, 2, "dog → ship", "mistake corrected"),
+        (2, 1, "ship → dog", "mistake made"),
+        (2, 2, "still ship", "right before and after"),
+        (0, 1, "cat → dog", "wrong before and after"),
+        (1, 1, "still dog", "wrong before and after"),
+    ],
+)
+def test_a_card_says_what_became_of_its_item(before, after, said, kind):
+    one = {"item": 7, "label": 2, "before": before, "after": after, "network": 0.25, "ensemble": 0.5, "members": [0.5]}
+    shown = effects([0.1]) | {"helped": [one]}
+    named = content(method("network", 1.0), effects=shown, class_names=["cat", "dog", "ship"])
+    [(_, title, [card])] = view(named)["effects"]["kinds"]
+    assert (title, card["label"], card["said"], card["kind"]) == ("Most helped", "ship", said, kind)
+    assert (card["network"], card["ensemble"], card["gain"]) == ("25.0 %", "50.0 %", "+25.00")
+
+
+def test_runs_are_compared_by_the_method_that_their_verdicts_are_about():
+    """Of two methods with noise that of the smaller NLL, against the first."""
+    methods = [method("network", 1.0), method("PEP", 0.8, -0.2, 1.0), method("PEP with T", 0.7, -0.3, 1.3)]
+    assert view(content(*methods))["judged"]["name"] == "PEP with T"
+    [row, empty] = compared([content(*methods), content()])
+    assert (row["method"], row["sigma_text"], row["scores"]["nll"]["texts"]) == (
+        "PEP with T",
+        "0.1",
+        ["1.0000", "0.7000"],
+    )
+    assert (row["scores"]["nll"]["before"], row["scores"]["nll"]["after"]) == (1.0, 0.7)
+    assert (empty["method"], empty["scores"]) == (None, {})
+
+
 def test_the_slider_s_texts_say_which_way_each_score_went():
     def point(sigma, log_likelihood, ece):
         table = {name: [0.0] for name in ("lower", "upper", "count", "confidence", "accuracy")}
         scores = {"ece": ece, "error": 0.1, "brier": 0.2, "reliability": table, "temperature": 1.5}
-        own = {"member_log_likelihoods": [-1.0], "tempered_log_likelihood": -0.25}
+        own = {"member_log_likelihoods": [-1.0, -3.0], "tempered_log_likelihood": -0.25}
         return {"sigma": sigma, "log_likelihood": log_likelihood, **scores, **own}
 
     swept = {"points": [point(0.0, -0.5, 0.04), point(0.1, -0.4, 0.05), point(0.2, None, 0.04)], "items": 9, "bins": 1}
-    network, noisy, broken = payload(content(sweep=swept))["sweep"]["texts"]
+    drawn = payload(content(sweep=swept))["sweep"]
+    assert (drawn["star"], drawn["nearest"], drawn["ensemble"]) == (0.1, 1, [-0.5, -0.4, None])
+    assert (drawn["mean"], drawn["members"]) == ([-2.0] * 3, [[-1.0] * 3, [-3.0] * 3])
+    tuned = method("PEP", 0.8, -0.2) | {"fitted": {"sigma": 0.17}}
+    assert payload(content(method("network", 1.0), tuned, sweep=swept))["sweep"]["star"] == 0.17
+    network, noisy, broken = drawn["texts"]
     assert set(network["ways"].values()) == {0}
     assert noisy["ways"] == {"nll": -1, "ece": 1, "error": 0, "brier": 0}
     assert (noisy["changes"]["nll"], noisy["changes"]["ece"]) == ("−0.1000", "+1.00")
