@@ -4,8 +4,7 @@
 
 For each network of the paper: the milliseconds of one step of the usual eager loop (one network, torch's Adam, data on
 the device), times the number of seeds, against one step of all seeds together: as one stack, with and without a CUDA
-graph, compiled or not, or network by network on five streams in one CUDA graph. Images are made on the spot: the time
-of a step does not depend on what they show.
+graph, compiled or not. Images are made on the spot: the time of a step does not depend on what they show.
 """
 
 from __future__ import annotations
@@ -94,7 +93,6 @@ def _machines(device: str, precision: str) -> dict[str, Machine]:
     if device.startswith("cuda"):
         ways["stack, graph"] = Machine(device, precision=precision)
         ways["compiled stack, graph"] = Machine(device, precision=precision, compiled=True)
-        ways["5 streams, graph"] = Machine(device, streams=5, precision=precision)
     return ways
 
 

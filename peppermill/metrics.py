@@ -16,8 +16,7 @@ BINS = 20  # Table 2's choice
 
 @dataclass(frozen=True)
 class Reliability:
-    """A reliability diagram: for each bin (lower, upper], the number of items, their mean confidence and their
-    accuracy.
+    """A reliability diagram: for each bin (lower, upper], the number of items, their mean confidence and accuracy.
 
     Confidence and accuracy of an empty bin are NaN.
     """
@@ -31,6 +30,11 @@ class Reliability:
     def gaps(self) -> Tensor:
         """|accuracy - confidence| of each bin; 0 where it is empty."""
         return (self.accuracy - self.confidence).abs().nan_to_num(0.0)
+
+    def calibration_error(self, minimum_count: int = 1) -> float:
+        """The mean gap, weighted by items; bins with fewer than `minimum_count` items add nothing to it."""
+        kept = self.count >= minimum_count
+        return float((self.gaps() * self.count * kept).sum() / self.count.sum())
 
 
 def nll(log_probs: Tensor, labels: Tensor) -> float:
@@ -67,9 +71,7 @@ def expected_calibration_error(
     Bins with fewer than `minimum_count` items are left out; the paper's Table 1 has 10 bins of at least 21 items, its
     Table 2 has 20 bins.
     """
-    table = reliability(log_probs, labels, bins, equal_mass=equal_mass)
-    kept = table.count >= minimum_count
-    return float((table.gaps() * table.count * kept).sum() / len(labels))
+    return reliability(log_probs, labels, bins, equal_mass=equal_mass).calibration_error(minimum_count)
 
 
 def maximum_calibration_error(log_probs: Tensor, labels: Tensor, bins: int = BINS, *, minimum_count: int = 1) -> float:
@@ -86,7 +88,7 @@ def classwise_calibration_error(log_probs: Tensor, labels: Tensor, bins: int = B
         reliability_table(probabilities[:, k], labels == k, equal_width_edges(bins, labels.device))
         for k in range(log_probs.shape[1])
     )
-    return float(torch.stack([(t.gaps() * t.count).sum() / len(labels) for t in tables]).mean())
+    return float(np.mean([table.calibration_error() for table in tables]))
 
 
 def reliability(log_probs: Tensor, labels: Tensor, bins: int = BINS, *, equal_mass: bool = False) -> Reliability:

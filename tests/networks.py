@@ -112,6 +112,18 @@ def items(
     return inputs, torch.randint(CLASSES, (count,), generator=generator)
 
 
+class Counting(nn.Module):
+    """A network that counts the rows it is given."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner, self.counts = inner, []
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.counts.append(len(inputs))
+        return self.inner(inputs)
+
+
 def overfitted(seed: int = 0) -> tuple[nn.Sequential, tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
     """A network trained to certainty on 60 items with noisy labels; its validation and test items, 300 each."""
     generator = torch.Generator().manual_seed(100 + seed)

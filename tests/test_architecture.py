@@ -2,6 +2,7 @@
 
 import ast
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ import pytest
 import peppermill
 
 PACKAGE = Path(peppermill.__file__).resolve().parent
+PAGE = PACKAGE.parent / "docs" / "architecture.md"
 
 #: Files and folders of the package in reading order: none imports from a later line.
 LEVELS = [
@@ -90,8 +92,19 @@ def level(name: str) -> int:
 
 def test_every_file_has_its_place_in_the_reading_order():
     known = set().union(*LEVELS) | {"__init__", "__main__"}
-    assert {part(module) for module in MODULES} <= known
+    assert {part(module) for module in MODULES} == known
     assert sum(len(names) for names in LEVELS) == len(set().union(*LEVELS))
+
+
+@pytest.mark.skipif(not PAGE.is_file(), reason="the pages are not installed with the package")
+def test_the_page_has_a_row_for_every_file_and_names_none_that_is_gone():
+    text = PAGE.read_text(encoding="utf-8")
+    folders = {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").is_file()}
+    files = {path.name for path in PACKAGE.glob("*.py") if not path.name.startswith("__")}
+    table = " ".join(line for line in text.splitlines() if line.startswith("| `"))
+    assert {name for name in files if f"`{name}`" not in table} == {"checkpoints.py", "images.py"}  # told of below it
+    assert {name for name in folders if f"`{name}/`" not in table} == set()
+    assert set(re.findall(r"`(\w+\.py)`", text)) <= {path.name for path in SOURCES}
 
 
 def test_nothing_imports_from_further_down():

@@ -272,11 +272,15 @@ def test_fit_survives_members_that_break_down(overfitted):
 
 
 def test_a_head_of_zeros_can_be_perturbed(data):
-    """Its weights give no scale to start from."""
-    model = networks.mlp()
+    """Its weights give no scale to start from; at sigma = 0 it has but its bias, whose likelihood is had by hand."""
+    model, labels = networks.mlp(), data[1]
     nn.init.zeros_(model[2].weight)
     pep = quietly(pm.fit, model, data, parameters="last_layer", size=2)
-    assert len(pep.search.points) > 5
+    by_bias = float(model[2].bias.detach().double().log_softmax(0)[labels].sum())
+    assert pep.search.baseline.log_likelihood == pytest.approx(by_bias, rel=1e-6)
+    tried = {sigma: value for sigma, value in pep.search.points if sigma > 0}
+    assert len(set(tried.values())) == len(tried) > 5
+    assert tried[max(tried)] < pep.search.best.log_likelihood  # the search went on until noise did harm
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -126,7 +126,7 @@ def test_intervals_hold_the_truth_as_often_as_they_claim(monkeypatch):
 def test_every_interval_holds_its_estimate_and_none_is_negative(overconfidence):
     logits, labels = drawn(2, overconfidence=overconfidence)
     for name, estimate in pm.evaluate(predictions_of(logits, labels)).estimates.items():
-        assert 0 <= estimate.lower <= estimate.value <= estimate.upper, name
+        assert 0 <= estimate.lower < estimate.value < estimate.upper, name
 
 
 def test_a_higher_level_gives_a_wider_interval():

@@ -66,8 +66,10 @@ def test_eq_6_does_not_underflow():
 
 def test_the_log_of_the_mean_is_not_the_mean_of_the_logs():
     """Jensen: the ensemble's log-likelihood is at least the members' average, and above it where they disagree."""
-    matrix = torch.tensor([[-1.0, -3.0], [-2.0, -0.5]])
-    assert float(ensemble_log_likelihood(matrix)) > float(matrix.mean(dim=0).sum())
+    matrix = torch.tensor([[-1.0, -3.0], [-2.0, -0.5]], dtype=torch.float64)
+    gain = float(ensemble_log_likelihood(matrix)) - float(matrix.mean(dim=0).sum())
+    assert gain == pytest.approx(math.log(math.cosh(0.5)) + math.log(math.cosh(1.25)))  # half of each difference
+    assert float(ensemble_log_likelihood(matrix[:1].expand(2, -1))) == pytest.approx(-4, rel=1e-15)
 
 
 # Categorical

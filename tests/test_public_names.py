@@ -1,5 +1,6 @@
 """What `import peppermill as pm` offers, pinned: adding a name is a decision, removing one breaks somebody."""
 
+import inspect
 from importlib.resources import files
 
 import pytest
@@ -96,8 +97,14 @@ def test_each_is_there_and_says_what_it_is(name):
 
 
 @pytest.mark.parametrize("name", METRICS)
-def test_each_metric_is_a_function(name):
-    assert callable(getattr(pm.metrics, name))
+def test_each_metric_is_a_function_of_two_tensors_or_one(name):
+    """Log-probabilities and labels, or two samples; what else it takes has a default."""
+    required = [
+        parameter.annotation
+        for parameter in inspect.signature(getattr(pm.metrics, name)).parameters.values()
+        if parameter.default is parameter.empty
+    ]
+    assert required in (["Tensor", "Tensor"], ["Tensor"])
 
 
 def test_types_are_for_users_too():

@@ -210,24 +210,12 @@ def test_points_are_values_on_all_items():
         assert found.tempered_log_likelihood == pytest.approx(best_temperature(members.averaged, data[1])[1], rel=1e-9)
 
 
-class Counting(nn.Module):
-    """A network that counts the rows it is given."""
-
-    def __init__(self, inner):
-        super().__init__()
-        self.inner, self.counts = inner, []
-
-    def forward(self, inputs):
-        self.counts.append(len(inputs))
-        return self.inner(inputs)
-
-
 @pytest.mark.parametrize("count", [20, 700])
 @pytest.mark.parametrize("temperature", [False, True])
 @pytest.mark.parametrize("search", ["quick", "golden"])
 def test_the_passes_that_are_reported_are_those_that_were_made(count, temperature, search):
     model, data = many(count)
-    counting = Counting(model).eval()
+    counting = networks.Counting(model).eval()
     pep = quietly(pm.fit, counting, data, size=6, temperature=temperature, search=search, engine="loop")
     assert pep.search.passes == pytest.approx(sum(counting.counts) / count, rel=1e-12)
 

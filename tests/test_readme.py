@@ -2,12 +2,18 @@
 
 import json
 import os
+import pkgutil
 import re
+import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer.main
+from typer.core import TyperGroup
 
 import peppermill.demo
+from peppermill.cli.app import app
 from peppermill.report.table import markdown
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -52,11 +58,57 @@ def test_the_table_is_that_of_the_demos_run():
     assert table.strip() == markdown(run).strip()
 
 
+def commands(page: Path) -> list[str]:
+    """Every command line of ours that a page shows, in a block or within a sentence, unless `...` ends it."""
+    text = page.read_text(encoding="utf-8")
+    lines = re.findall(r"^ *(?:torchrun .* -m )?peppermill ([a-z][^#\n]*)", text, re.MULTILINE)
+    inline = re.findall(r"`(?:torchrun [^`]* -m )?peppermill ([a-z][^`]*)`", text)
+    return [" ".join(found.split()) for found in [*lines, *inline] if "..." not in found and "`" not in found]
+
+
+def understood(command: Any, words: list[str]) -> bool:
+    """Whether click takes the words, subcommand by subcommand; nothing is run."""
+    if isinstance(command, TyperGroup):
+        return words[0] in command.commands and understood(command.commands[words[0]], words[1:])
+    return bool(command.make_context(command.name, words).params)
+
+
+def test_pages_show_commands_of_every_kind():
+    shown = {command.split()[0] for page in PAGES for command in commands(page)}
+    assert shown >= {"fit", "evaluate", "export", "curvature", "size", "report", "info", "demo", "paper"}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_command_that_a_page_shows_is_one_that_there_is(page):
+    """With the arguments that it needs and no option that it has not."""
+    ours = typer.main.get_command(app)
+    for command in commands(page):
+        assert understood(ours, shlex.split(command)), command
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_within_the_repository_lead_somewhere(page):
     links = re.findall(r"\]\(([^)\s#]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
     inside = [link for link in links if not re.match(r"[a-z]+:", link)]
     assert [link for link in inside if not os.path.exists(page.parent / link)] == []
+
+
+def names_of_ours(page: Path) -> list[str]:
+    """`module.name` and `pm.name` in the sentences of a page, as `peppermill.module.name` and `peppermill.name`."""
+    modules = {path.stem for path in (ROOT / "peppermill").iterdir() if not path.name.startswith("__")}
+    dotted = re.findall(r"`(\w+)\.([\w.]+)`", page.read_text(encoding="utf-8"))
+    ours = [(first, rest) for first, rest in dotted if first == "pm" or (first in modules and rest != "py")]
+    return [f"peppermill.{rest}" if first == "pm" else f"peppermill.{first}.{rest}" for first, rest in ours]
+
+
+def test_the_mathematics_name_their_functions():
+    assert len(names_of_ours(ROOT / "docs" / "the_mathematics.md")) > 15
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_name_of_ours_on_a_page_is_there(page):
+    for name in names_of_ours(page):
+        assert pkgutil.resolve_name(name) is not None
 
 
 def result(name):

@@ -137,22 +137,10 @@ def test_an_ensemble_without_noise_needs_one_member(fitted):
         assert curve.nll[0].value == pytest.approx(pm.evaluate(ensemble, test).nll.value)
 
 
-class Counting(nn.Module):
-    """A network that counts the rows it is given."""
-
-    def __init__(self, inner):
-        super().__init__()
-        self.inner, self.counts = inner, []
-
-    def forward(self, inputs):
-        self.counts.append(len(inputs))
-        return self.inner(inputs)
-
-
 @pytest.mark.parametrize("temperature", [1.0, 1.5])
 def test_it_costs_one_pass_of_the_members(temperature):
     model, validation, test = networks.overfitted()
-    counting = Counting(model).eval()
+    counting = networks.Counting(model).eval()
     pep = pm.fit(counting, validation, size=4, engine="loop").with_temperature(temperature)
     counting.counts.clear()
     pm.size_curve(pep, test)

@@ -374,7 +374,15 @@ def test_joint_tuning_does_not_stop_at_the_first_peak_of_the_profile(search):
     """This network's profile peaks near sigma = 0 and again, higher, near the sigma that PEP alone finds."""
     model, validation, _ = networks.overfitted(seed=5)
     both, alone = (pm.fit(model, validation, temperature=joint, search=search) for joint in (True, False))
-    assert both.search.best.tempered_log_likelihood >= alone.search.best.log_likelihood
+    grid = [step * alone.sigma / 12 for step in range(19)]
+    points = pm.sweep_sigma(model, validation, grid).points
+    profile = [point.tempered_log_likelihood for point in points]
+    peaks = [k for k in range(1, 18) if profile[k - 1] < profile[k] > profile[k + 1]]
+    assert len(peaks) > 1
+    assert profile[peaks[0]] < max(profile)
+    assert both.search.best.tempered_log_likelihood / len(validation[1]) >= max(profile) - 0.02 * (
+        max(profile) - profile[0]
+    )
 
 
 @pytest.mark.parametrize("search", ["golden", "quick"])

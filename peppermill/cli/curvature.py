@@ -11,11 +11,12 @@ from rich.table import Table
 from peppermill.cli import items, options
 from peppermill.cli.console import out as console
 from peppermill.cli.console import say
+from peppermill.cli.outputs import refuse_outputs, write_outputs
 from peppermill.curvature.analysis import LocalAnalysis, local_analysis
 from peppermill.curvature.effects import Carried, EffectPoint, carried_by, compare_effects
 from peppermill.predictions import predict
-from peppermill.report import curvature_plots, plots
-from peppermill.results import Run, provenance, write_run
+from peppermill.report import curvature_plots
+from peppermill.results import Run, provenance
 
 EXAMPLES = (
     "peppermill curvature python:my_models:resnet npz:validation.npz --weights resnet.safetensors --probes 32 "
@@ -40,7 +41,7 @@ def command(
     device: options.Device = "cpu",
 ) -> None:
     """Laplacian, Fisher trace and effect rate at the network's weights; predicted beside measured PEP effect."""
-    options.refuse_outputs(out, picture)
+    refuse_outputs(out, picture)
     source = options.source(model, weights, device)
     network, labelled = source.model, items.labelled(data, source)
     shared: dict[str, Any] = {"parameters": parameters, "likelihood": likelihood, "batch_size": batch_size}
@@ -52,17 +53,14 @@ def command(
     _show_analysis(analysis)
     _show_effects(points, analysis)
     _show_carried(carried)
-    if out:
-        settings = {"model": model, "data": data, "probes": probes, "size": size, "parameters": parameters}
-        title = f"curvature of {model} on {data}"
-        write_run(
-            Run(title, settings, (), provenance=provenance(seed, network), curvature=_panel(analysis, points, carried)),
-            out,
-        )
-        say(f"wrote {out}")
-    if picture:
-        plots.save_figure(curvature_plots.effect_curves(points, analysis.items, upper), picture)
-        say(f"wrote {picture}")
+    settings = {"model": model, "data": data, "probes": probes, "size": size, "parameters": parameters}
+    title, panel = f"curvature of {model} on {data}", _panel(analysis, points, carried)
+    write_outputs(
+        out,
+        lambda: Run(title, settings, (), provenance=provenance(seed, network), curvature=panel),
+        picture,
+        lambda: curvature_plots.effect_curves(points, analysis.items, upper),
+    )
 
 
 def _show_analysis(found: LocalAnalysis) -> None:

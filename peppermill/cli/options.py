@@ -13,8 +13,6 @@ from torch import nn
 from peppermill.cli.processes import own_gpu
 from peppermill.engines.choose import engine_of
 from peppermill.ensemble import PepEnsemble, load
-from peppermill.files import refuse_unwritable
-from peppermill.report import plots
 from peppermill.sources import source_from
 from peppermill.sources.checkpoint import load_weights
 from peppermill.sources.source import Source
@@ -98,16 +96,10 @@ def ensemble(
 def lines(path: Path) -> list[str]:
     """The lines of a text file, the name of a class on each."""
     if not path.is_file():
-        raise ValueError(f"there is no file {path} (`--class-names`).")
+        raise ValueError(
+            f"there is no file {path}: `--class-names` must name a text file with the name of each class on a line."
+        )
     return path.read_text(encoding="utf-8").splitlines()
-
-
-def refuse_outputs(out: Path | None, picture: Path | None) -> None:
-    """Raise before the work where its results could not be written after it."""
-    refuse_unwritable(out)
-    if picture:
-        refuse_unwritable(picture)
-        plots.refuse_other_formats(picture)
 
 
 def numbers(text: str, option: str) -> list[float]:

@@ -11,9 +11,10 @@ from rich.table import Table
 from peppermill.cli import items, options
 from peppermill.cli.console import out as console
 from peppermill.cli.console import say
+from peppermill.cli.outputs import refuse_outputs, write_outputs
 from peppermill.overfitting import NAMES, OverfittingProbe, probe_overfitting
-from peppermill.report import curvature_plots, plots
-from peppermill.results import Run, provenance, write_run
+from peppermill.report import curvature_plots
+from peppermill.results import Run, provenance
 
 EXAMPLES = (
     "peppermill probe epoch-*.safetensors --model python:my_models:resnet --train npz:train.npz --validation "
@@ -41,7 +42,7 @@ def command(
     device: options.Device = "cpu",
 ) -> None:
     """Does PEP see overfitting? The train-test gap against sigma*, PEP effect and curvature of each checkpoint."""
-    options.refuse_outputs(out, picture)
+    refuse_outputs(out, picture)
     source = options.source(model, None, device)
     found = probe_overfitting(
         source.model,
@@ -57,23 +58,22 @@ def command(
         batch_size=batch_size,
     )
     _show(found)
-    if out:
-        settings = {
-            "model": model,
-            "checkpoints": [str(path) for path in checkpoints],
-            "train": train,
-            "validation": validation,
-            "test": test,
-            "parameters": parameters,
-            "size": size,
-            "probes": probes,
-        }
-        title = f"overfitting of {model}"
-        write_run(Run(title, settings, (), provenance=provenance(seed), overfitting=_panel(found)), out)
-        say(f"wrote {out}")
-    if picture:
-        plots.save_figure(curvature_plots.overfitting_scatter(found), picture)
-        say(f"wrote {picture}")
+    settings = {
+        "model": model,
+        "checkpoints": [str(path) for path in checkpoints],
+        "train": train,
+        "validation": validation,
+        "test": test,
+        "parameters": parameters,
+        "size": size,
+        "probes": probes,
+    }
+    write_outputs(
+        out,
+        lambda: Run(f"overfitting of {model}", settings, (), provenance=provenance(seed), overfitting=_panel(found)),
+        picture,
+        lambda: curvature_plots.overfitting_scatter(found),
+    )
 
 
 def _show(found: OverfittingProbe) -> None:

@@ -11,10 +11,11 @@ from rich.table import Table
 from peppermill.cli import items, options
 from peppermill.cli.console import out as console
 from peppermill.cli.console import say
+from peppermill.cli.outputs import refuse_outputs, write_outputs
 from peppermill.data import Batches
 from peppermill.ensemble import load
-from peppermill.report import plots
-from peppermill.results import Run, provenance, write_run
+from peppermill.report import size_plots
+from peppermill.results import Run, provenance
 from peppermill.sizes import SizeCurve, size_curve
 
 EXAMPLES = (
@@ -36,7 +37,7 @@ def command(
     device: options.Device = "cpu",
 ) -> None:
     """NLL against the number of members, from one pass of those at hand, and how many are enough."""
-    options.refuse_outputs(out, picture)
+    refuse_outputs(out, picture)
     source = options.source(model, weights, device)
     network = source.model
     ensemble = load(pep, network)
@@ -44,13 +45,13 @@ def command(
     enough = curve.smallest(loss)
     _show(curve)
     say(f"{enough} of {ensemble.size} members lose at most {loss:g} of the NLL on these {curve.items:,} items")
-    if out:
-        settings = {"model": model, "data": data, "weights": str(weights) if weights else None, "pep": str(pep)}
-        write_run(Run(f"size of {pep}", settings, (), provenance=provenance(seed, network), sizes=curve), out)
-        say(f"wrote {out}")
-    if picture:
-        plots.save_figure(plots.size_curve(curve, loss), picture)
-        say(f"wrote {picture}")
+    settings = {"model": model, "data": data, "weights": str(weights) if weights else None, "pep": str(pep)}
+    write_outputs(
+        out,
+        lambda: Run(f"size of {pep}", settings, (), provenance=provenance(seed, network), sizes=curve),
+        picture,
+        lambda: size_plots.size_curve(curve, loss),
+    )
 
 
 def _show(curve: SizeCurve) -> None:

@@ -8,10 +8,11 @@ from typing import Annotated
 import typer
 
 from peppermill.cli import items, options
-from peppermill.cli.console import say, show_sweep
+from peppermill.cli.console import show_sweep
+from peppermill.cli.outputs import refuse_outputs, write_outputs
 from peppermill.processes.group import rank
 from peppermill.report import plots
-from peppermill.results import Run, plain, provenance, write_run
+from peppermill.results import Run, plain, provenance
 from peppermill.sweep import sweep_sigma
 
 EXAMPLES = (
@@ -40,7 +41,7 @@ def command(
     device: options.Device = "cpu",
 ) -> None:
     """The log-likelihood of the ensemble and of its members, and every score, along a grid of sigma (Figure 1)."""
-    options.refuse_outputs(out, picture)
+    refuse_outputs(out, picture)
     source = options.source(model, weights, device)
     swept = sweep_sigma(
         source.model,
@@ -60,18 +61,18 @@ def command(
     if rank():
         return
     show_sweep(plain(swept))
-    if out:
-        settings = {
-            "model": model,
-            "weights": str(weights) if weights else None,
-            "data": data,
-            "parameters": parameters,
-            "size": size,
-            "noise": noise,
-            "antithetic": antithetic,
-        }
-        write_run(Run(f"sweep of {model}", settings, (), swept, provenance(seed)), out)
-        say(f"wrote {out}")
-    if picture:
-        plots.save_figure(plots.sigma_curve(swept, swept.best.sigma), picture)
-        say(f"wrote {picture}")
+    settings = {
+        "model": model,
+        "weights": str(weights) if weights else None,
+        "data": data,
+        "parameters": parameters,
+        "size": size,
+        "noise": noise,
+        "antithetic": antithetic,
+    }
+    write_outputs(
+        out,
+        lambda: Run(f"sweep of {model}", settings, (), swept, provenance(seed)),
+        picture,
+        lambda: plots.sigma_curve(swept, swept.best.sigma),
+    )

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from peppermill.cli import experiments
 from peppermill.cli.console import say
 from peppermill.paper import table1
 from peppermill.paper.imagenet_networks import NETWORKS
@@ -32,25 +33,25 @@ def command(
     tuning: Annotated[int, typer.Option(help="Images that tune sigma and T; the others test.")] = 5000,
     splits: Annotated[int, typer.Option(help="Splits into tuning and test images: the paper's, then random ones.")] = 1,
     images: Annotated[int | None, typer.Option(help="Only the first so many images.")] = None,
-    device: Annotated[str, typer.Option(help="Where to compute: cpu, cuda, cuda:1.")] = "cpu",
+    device: experiments.Device = "cpu",
     precision: Annotated[str, typer.Option(help="Of products: float32, tf32 or bfloat16.")] = "float32",
     batch_size: Annotated[int, typer.Option(help="Images in one pass of a network.")] = 50,
-    out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("results/paper"),
+    out: experiments.Out = experiments.OUT,
     checkpoints: Annotated[
         Path, typer.Option(help="Folder for decoded images and finished members; safe to delete.")
-    ] = Path(".local/paper"),
+    ] = experiments.CHECKPOINTS,
     tiny: Annotated[bool, typer.Option("--tiny", help="Few members and iterations: to see that it runs.")] = False,
 ) -> None:
     """Table 1: T*, sigma*, NLL, Brier, ECE and error of pre-trained networks, with paired tests."""
     settings = table1.Settings(
-        tuple(name.strip() for name in networks.split(",") if name.strip()),
-        imagenet,
-        labels,
-        data,
-        weights,
-        tuning,
-        splits,
-        images,
+        networks=experiments.names_in(networks),
+        imagenet=imagenet,
+        labels=labels,
+        data=data,
+        weights=weights,
+        tuning=tuning,
+        splits=splits,
+        images=images,
         batch_size=batch_size,
         out=out,
         checkpoints=checkpoints,

@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 
+import peppermill as pm
 from peppermill.files import read_json, write_atomically
 from peppermill.paper import drawings, figure1, figure2, figure3, noise_laws, ood, swa, table2, tables, texts
 from peppermill.paper.explanations import EXPLANATIONS
 from peppermill.paper.printed import COLUMNS, inside_as_printed, printed
+from peppermill.paper.result import where
 from peppermill.paper.rows import ROWS
 from peppermill.paper.table1_page import COMMAND, table1_section
-from peppermill.report.plots import save_figure
 from peppermill.sources.datasets import images
 
 NAMES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")  # of CIFAR-10
@@ -122,7 +123,7 @@ def _times(rows: tables.Rows) -> list[str]:
         parts = [*trained, averaged, rest, sum(trained) + averaged + rest]
         lines.append(f"| {row['title']} | " + " | ".join(f"{part:.0f} s" for part in parts) + " |")
     total = sum(sum(row["seconds"].values()) for row in rows.values())
-    return [*lines, "", f"All rows: {total / 60:.1f} minutes. {_where(next(iter(rows.values())))}"]
+    return [*lines, "", f"All rows: {total / 60:.1f} minutes. {where(next(iter(rows.values())))}"]
 
 
 def _swa(settings: Settings) -> list[str] | None:
@@ -143,7 +144,7 @@ def _swa(settings: Settings) -> list[str] | None:
             numbers = " | ".join(f"{mean:.3f}" for mean in means)
             lines.append(f"| {ROWS[row].title} | {name} | {numbers} | {one['distance']:.3f} |")
     nearest = ", ".join(f"{ROWS[row].title if row in ROWS else row}: {name}" for row, name in found["nearest"].items())
-    return [*lines, "", f"Nearest: {nearest}. {len(found['settings']['seeds'])} models each. {_where(found)}"]
+    return [*lines, "", f"Nearest: {nearest}. {len(found['settings']['seeds'])} models each. {where(found)}"]
 
 
 def _figure1(settings: Settings) -> list[str] | None:
@@ -154,7 +155,7 @@ def _figure1(settings: Settings) -> list[str] | None:
     network = ROWS[found["curve"]["network"]].title if found["curve"]["network"] in ROWS else "the embedded network"
     said = (
         f"{network}, {found['curve']['size']} members, {found['sweep']['items']:,} validation images. The ensemble's "
-        f"log-likelihood is largest at σ = {best['sigma']:.4g}. {_where(found)}"
+        f"log-likelihood is largest at σ = {best['sigma']:.4g}. {where(found)}"
     )
     return [*_picture(settings, "figure1", lambda: drawings.figure1(found)), said]
 
@@ -165,19 +166,19 @@ def _figure2(settings: Settings) -> list[str] | None:
         return None
     count = found["mistakes"]
     row = ROWS[found["pictures"]["row"]]
-    pixels = images(row.data, settings.data).test[0].numpy().transpose(0, 2, 3, 1) if settings.data else None
+    pixels = images(row.data, settings.data).test[0] if settings.data else None
     names = list(NAMES) if row.data == "cifar10" else [str(number) for number in range(100)]
     said = (
         f"{row.title}, PEP with {found['pictures']['size']} members at σ = {found['sigma']:.4g}. It corrects "
-        f"{count['corrected']} mistakes of the network and makes {count['made']} of its own. Below: those corrected "
-        "mistakes for which the probability of the true class rises most, with the members' probabilities of the true "
-        f"class (grey), the network's (orange) and the ensemble's (blue). {_where(found)}"
+        f"{count['corrected']} mistakes of the network and makes {count['made']} of its own. {where(found)}"
     )
+    lines = [*_picture(settings, "figure2-reliability", lambda: drawings.figure2_reliability(found)), said, ""]
+    if not found["corrected"]:
+        return lines
     return [
-        *_picture(settings, "figure2-reliability", lambda: drawings.figure2_reliability(found)),
-        said,
-        "",
+        *lines,
         *_picture(settings, "figure2-corrected", lambda: drawings.figure2_corrected(found, pixels, names)),
+        "The corrected mistakes for which the probability of the true class rises most.",
     ]
 
 
@@ -191,7 +192,7 @@ def _figure3(settings: Settings) -> list[str] | None:
         pairs = [one["correlations"][name] for name in ("overfitting and effect", "overfitting and sigma")]
         numbers = " | ".join(f"{p['value']:.3f} [{p['lower']:.3f}, {p['upper']:.3f}]" for p in pairs)
         lines.append(f"| {one['title']} | {len(one['points'])} | {numbers} |")
-    return [*lines, "", _where(found)]
+    return [*lines, "", where(found)]
 
 
 def _noise(settings: Settings) -> list[str] | None:
@@ -207,7 +208,7 @@ def _noise(settings: Settings) -> list[str] | None:
         f"[{difference['lower']:+.5f}, {difference['upper']:+.5f}], p = {found['p_value']:.2g}; paired over test items "
         f"(their mean over models): {over['mean']:+.5f}, p = {over['p_value']:.2g}. The paper: similar performance."
     )
-    return [*lines, "", said, "", _where(found)]
+    return [*lines, "", said, "", where(found)]
 
 
 def _ood(settings: Settings) -> list[str] | None:
@@ -222,22 +223,15 @@ def _ood(settings: Settings) -> list[str] | None:
         theirs = found["printed"].get(name, "")
         numbers = f"{one['auroc']:.4f} | {100 * one['fpr95']:.2f} | {one['nll']:.4f} | {100 * one['error']:.2f}"
         lines.append(f"| {name} | {one['kl']:.3f} | {theirs} | {numbers} |")
-    return [*lines, "", f"{texts.OOD} In words: {found['definition']} {_where(found)}"]
+    return [*lines, "", f"{texts.OOD} In words: {found['definition']} {where(found)}"]
 
 
 def _picture(settings: Settings, name: str, draw: Callable[[], Any]) -> list[str]:
     if settings.pictures:
-        save_figure(draw(), settings.figures / f"paper-{name}.svg")
+        pm.plots.save_figure(draw(), settings.figures / f"paper-{name}.svg")
     return [f"![{name}](figures/paper-{name}.svg)", ""]
 
 
 def _read(settings: Settings, name: str, module: Any) -> Mapping[str, Any] | None:
     path = settings.results / f"{name}.json"
     return read_json(path, module.KIND, module.VERSION) if path.is_file() else None
-
-
-def _where(content: Mapping[str, Any]) -> str:
-    """Hardware, versions and date of a result."""
-    made = content["provenance"]
-    place = made["hardware"].get("gpu") or f"{made['hardware']['processor']}, {made['hardware']['cores']} cores"
-    return f"({place}; torch {made['versions']['torch']}; {made['time'][:10]}.)"

@@ -6,7 +6,6 @@ the network that is embedded in this library.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +13,7 @@ from torch import nn
 
 import peppermill as pm
 import peppermill.demo
-from peppermill.files import write_atomically
+from peppermill.paper.result import write_result
 from peppermill.paper.rows import row_data, row_named
 from peppermill.paper.stacked import unstack
 from peppermill.paper.work import Settings, Work
@@ -30,9 +29,7 @@ class Curve:
 
     network: str = "cifar10"  # a row of Table 2, or "demo"
     size: int = 5  # members (caption of Figure 1)
-    sigmas: tuple[float, ...] | None = (
-        None  # when absent twenty steps across the peak: the paper's twenty, at our scale
-    )
+    sigmas: tuple[float, ...] | None = None  # twenty steps across the peak: the paper's twenty, at our scale
     parameters: str = "kernels"  # every kernel: on the paper's InceptionV3 those were the convolutions
 
 
@@ -51,7 +48,7 @@ def main(settings: Settings, curve: Curve | None = None) -> dict[str, Any]:
         "settings": settings.identity(),
         "provenance": provenance(settings.seeds[0]),
     }
-    write_atomically(settings.out / "figure1.json", json.dumps(content, indent=1, allow_nan=False) + "\n")
+    write_result(settings.out / "figure1.json", content)
     settings.say(f"Figure 1: L(sigma) is largest at sigma = {sweep.best.sigma:.4g}")
     return content
 

@@ -6,14 +6,14 @@ those with the largest PEP effect on the probability of the correct class, as in
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import nn
 
 import peppermill as pm
-from peppermill.files import write_atomically
+from peppermill.paper.result import write_result
 from peppermill.paper.rows import row_data, row_named
 from peppermill.paper.stacked import unstack
 from peppermill.paper.work import Settings, Work
@@ -42,17 +42,8 @@ def main(settings: Settings, pictures: Pictures | None = None) -> dict[str, Any]
     model = unstack(
         row.build().to(settings.machine.device), Work(pictures.row, row, settings, data).baseline().state, 0
     )
-    validation = (data.validation.images, data.validation.labels)
-    options: dict[str, Any] = {"parameters": pictures.parameters, "size": pictures.size, "search": "golden"}
-    pep = pm.fit(model, validation, antithetic=False, **options)
-    both = pm.fit(model, validation, temperature=True, **options)
-    predictors = {
-        "network": model,
-        "temperature scaling": pm.fit_temperature(model, validation),
-        "PEP": pep,
-        "PEP with temperature": both,
-    }
-    test = (data.test.images, data.test.labels)
+    predictors = _predictors(model, (data.validation.images, data.validation.labels), pictures)
+    pep, test = predictors["PEP"], (data.test.images, data.test.labels)
     predictions = {name: pm.predict(predictor, test) for name, predictor in predictors.items()}
     content = {
         "format": KIND,
@@ -68,9 +59,20 @@ def main(settings: Settings, pictures: Pictures | None = None) -> dict[str, Any]
         "settings": settings.identity(),
         "provenance": provenance(settings.seeds[0]),
     }
-    write_atomically(settings.out / "figure2.json", json.dumps(content, indent=1, allow_nan=False) + "\n")
+    write_result(settings.out / "figure2.json", content)
     settings.say(f"Figure 2: sigma = {pep.sigma:.4g}, mistakes {content['mistakes']}")
     return content
+
+
+def _predictors(model: nn.Module, validation: Any, pictures: Pictures) -> dict[str, Any]:
+    """The network and what is made of it; PEP as the paper had it, without pairs."""
+    options: dict[str, Any] = {"parameters": pictures.parameters, "size": pictures.size, "search": "golden"}
+    return {
+        "network": model,
+        "temperature scaling": pm.fit_temperature(model, validation),
+        "PEP": pm.fit(model, validation, antithetic=False, **options),
+        "PEP with temperature": pm.fit(model, validation, temperature=True, **options),
+    }
 
 
 def _corrected(pep: pm.PepEnsemble, before: pm.Predictions, after: pm.Predictions, test: Any, shown: int) -> list[Any]:

@@ -7,7 +7,6 @@ less that of its ensemble. The authors dropped points with negative overfitting 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -17,9 +16,9 @@ import torch
 from scipy import stats
 
 import peppermill as pm
-from peppermill.files import write_atomically
 from peppermill.paper.columns import log_probs_on
 from peppermill.paper.members import Directions, Images, Stack, StackedMembers
+from peppermill.paper.result import write_result
 from peppermill.paper.rows import Row, RowData, row_data, row_named
 from peppermill.paper.stacked import State
 from peppermill.paper.trainer import Schedule
@@ -83,7 +82,7 @@ def main(settings: Settings) -> dict[str, Any]:
         "settings": settings.identity(),
         "provenance": provenance(settings.seeds[0]),
     }
-    write_atomically(settings.out / "figure3.json", json.dumps(content, indent=1, allow_nan=False) + "\n")
+    write_result(settings.out / "figure3.json", content)
     return content
 
 

@@ -16,9 +16,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from peppermill.engines.loop import MemberPass
+from peppermill.foreign import functional_call
 from peppermill.noise import Noise
 from peppermill.paper.checkpoint import read_checkpoint, write_checkpoint
 from peppermill.paper.machine import Machine, precision
@@ -133,7 +133,7 @@ class ImageMembers:
         with precision(self.machine), torch.autocast(torch.device(device).type, torch.bfloat16, enabled=half):
             for pixels in torch.split(self.data.pixels, self.batch_size):
                 inputs = self.data.prepare(pixels.to(device)).contiguous(memory_format=self._layout())
-                parts.append(functional_call(self.model, params, (inputs,)).double().log_softmax(dim=1))
+                parts.append(functional_call(self.model, params, (inputs,), {}).double().log_softmax(dim=1))
         self.passes += 1
         return torch.cat(parts)
 

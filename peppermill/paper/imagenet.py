@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,8 +21,8 @@ from torch import Tensor
 
 from peppermill.files import write_atomically
 from peppermill.paper.pictures import prepared
+from peppermill.sources.items import cores
 
-WORKERS = 2
 CHUNK = 256  # pictures between two notes of how far the work is
 SUFFIXES = (".jpeg", ".jpg", ".png", ".webp")
 LABEL_FILES = ("val.txt", "labels.txt", "imagenet_2012_validation_synset_labels.txt")
@@ -68,12 +69,10 @@ def listing(folder: Path, classes: int, label_file: Path | None = None) -> Listi
     return Listing(*(tuple(column) for column in zip(*found, strict=True)))
 
 
-def pictures(
-    source: Listing, short: int, crop: int, cache: Path, say: Callable[[str], None], name: str = "imagenet"
-) -> Pictures:
+def pictures(source: Listing, short: int, crop: int, cache: Path, say: Callable[[str], None]) -> Pictures:
     """The listed images, prepared; decoded once, and continued where a killed run left off."""
     digest = hashlib.sha256(f"{source.digest} {short} {crop}".encode()).hexdigest()[:16]
-    path = cache / f"{name}-{digest}.npy"
+    path = cache / f"imagenet-{digest}.npy"
     note, shape = path.with_suffix(".json"), (len(source.files), crop, crop, 3)
     done = json.loads(note.read_text())["done"] if note.is_file() and path.is_file() else 0
     if done < len(source.files):
@@ -100,7 +99,7 @@ def _decode(source: Listing, target: np.ndarray, done: int, short: int, note: Ca
         except (OSError, ValueError, SyntaxError) as error:
             bad.append(f"{source.files[place]} ({error})")
 
-    with ThreadPoolExecutor(WORKERS) as pool:
+    with ThreadPoolExecutor(cores()) as pool:
         for start in range(done, len(source.files), CHUNK):
             end = min(start + CHUNK, len(source.files))
             list(pool.map(one, range(start, end)))
@@ -111,9 +110,8 @@ def _decode(source: Listing, target: np.ndarray, done: int, short: int, note: Ca
             note(end)
 
 
-def _note(path: Path, target: np.ndarray, done: int) -> None:
-    if isinstance(target, np.memmap):
-        target.flush()
+def _note(path: Path, target: np.memmap[Any, Any], done: int) -> None:
+    target.flush()
     write_atomically(path, json.dumps({"done": done}))
 
 

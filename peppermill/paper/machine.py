@@ -15,7 +15,6 @@ class Machine:
 
     device: str = "cpu"
     graphs: bool = True  # on a GPU: each step as one CUDA graph
-    streams: int = 0  # while training: the networks' steps one by one on so many streams; 0 for one stack
     precision: str = "tf32"  # "float32", "tf32" or "bfloat16"; the CPU computes in float32 unless it is "bfloat16"
     compiled: bool = False  # while training: the layers as compiled code, where the minute that this takes pays
 

@@ -8,7 +8,6 @@ import torch
 from torch import Generator, Tensor
 
 from peppermill.paper.networks import RATE
-from peppermill.paper.stacked import Masks
 
 assert RATE == 0.5  # one bit decides
 
@@ -43,10 +42,6 @@ class Dropped:
     def factors(self, batch: int) -> dict[str, Tensor]:
         """All factors of a batch of that size, by layer."""
         return {name: self(name, shape) for name, shape in self.places[batch]}
-
-    def of(self, index: int) -> Masks:
-        """The factors of one network, [1, batch, ...]."""
-        return lambda name, shape: self(name, (len(self.seeds), *shape[1:]))[index : index + 1]
 
     def knows(self, batch: int) -> bool:
         """Whether the masks of a batch of that size have been asked for before."""

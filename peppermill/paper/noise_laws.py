@@ -5,7 +5,6 @@ Both laws have variance 1, so sigma means the same for both; each has its own si
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import Any
 
@@ -14,8 +13,8 @@ import torch
 from scipy import stats
 
 import peppermill as pm
-from peppermill.files import write_atomically
 from peppermill.paper.members import Directions, StackedMembers
+from peppermill.paper.result import write_result
 from peppermill.paper.rows import row_data, row_named
 from peppermill.paper.tables import paired_difference
 from peppermill.paper.tuned import paper_sigma, tune_together
@@ -42,7 +41,7 @@ def main(settings: Settings) -> dict[str, Any]:
         "settings": settings.identity(),
         "provenance": provenance(settings.seeds[0]),
     }
-    write_atomically(settings.out / "noise.json", json.dumps(content, indent=1, allow_nan=False) + "\n")
+    write_result(settings.out / "noise.json", content)
     settings.say(f"uniform - Gaussian noise, NLL over {len(first)} models: {paired_difference(first, second)}")
     return content
 

@@ -8,7 +8,6 @@ temperature scaling) does not say how it estimated the divergence, so AUROC and 
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Callable
@@ -21,10 +20,10 @@ from torch import Generator, Tensor
 from torch.nn import functional as F
 
 import peppermill as pm
-from peppermill.files import write_atomically
 from peppermill.paper.checkpoint import read_checkpoint, write_checkpoint
 from peppermill.paper.machine import Machine, precision
 from peppermill.paper.masks import mixed
+from peppermill.paper.result import write_result
 from peppermill.paper.wide_resnet import WideResNet, initialize
 from peppermill.results import plain, provenance
 from peppermill.sources.datasets import images
@@ -79,8 +78,8 @@ def main(settings: Settings) -> dict[str, Any]:
     """The network, temperature scaling and PEP, into ood.json."""
     data = five_classes(settings)
     network = train(settings, data)
+    options: dict[str, Any] = {"parameters": settings.parameters, "size": settings.size}
     with precision(Machine(settings.machine.device, precision="tf32")):
-        options: dict[str, Any] = {"parameters": settings.parameters, "size": settings.size}
         pep = pm.fit(network, data.validation, **options)
         both = pm.fit(network, data.validation, temperature=True, **options)
         warm = pm.fit_temperature(network, data.validation)
@@ -98,7 +97,7 @@ def main(settings: Settings) -> dict[str, Any]:
         "machine": asdict(settings.machine),
         "provenance": provenance(settings.seed),
     }
-    write_atomically(settings.out / "ood.json", json.dumps(content, indent=1, allow_nan=False) + "\n")
+    write_result(settings.out / "ood.json", content)
     for name, found in methods.items():
         settings.say(f"{name}: KL {found['kl']:.3f}, AUROC {found['auroc']:.4f}, FPR95 {found['fpr95']:.4f}")
     return content

@@ -17,6 +17,7 @@ import numpy as np
 
 from peppermill.paper.imagenet import Pictures, kept_pictures
 from peppermill.paper.pictures import unpacked, webp
+from peppermill.sources.items import cores
 
 NOTE = "parcel.json"
 PATTERN = "**/parcel-*.zip"
@@ -92,11 +93,13 @@ def _contents(folder: Path, short: int, crop: int) -> tuple[dict[str, Any], dict
             f"this network needs {short} and {crop}: pack them again."
         )
     if len(found) != notes[0]["images"]:
-        raise ValueError(f"{folder} holds {len(found):,} of {notes[0]['images']:,} images: a parcel is missing.")
+        raise ValueError(
+            f"{folder} holds {len(found):,} of {notes[0]['images']:,} images: a parcel is missing. Copy all of them."
+        )
     return notes[0], dict(sorted(found.items(), key=lambda pair: pair[0].split("/")[1]))
 
 
 def _fill(target: np.ndarray, entries: dict[str, bytes]) -> None:
-    with ThreadPoolExecutor() as pool:
+    with ThreadPoolExecutor(cores()) as pool:
         for place, pixels in enumerate(pool.map(unpacked, entries.values())):
             target[place] = pixels

@@ -11,18 +11,8 @@ from peppermill.sources import pillow
 
 
 def prepared(source: Path | bytes, short: int, crop: int) -> np.ndarray:
-    """The short side resized to `short` by bicubic interpolation, then the centre of `crop` by `crop` pixels.
-
-    The long side and the corner of the crop are rounded down and to the nearest pixel, as torchvision does.
-    """
-    library = pillow.library()
-    with library.open(io.BytesIO(source) if isinstance(source, bytes) else source) as picture:
-        width, height = picture.size
-        scale = short / min(width, height)
-        size = (short, int(height * scale)) if width <= height else (int(width * scale), short)
-        pixels = np.asarray(picture.convert("RGB").resize(size, library.Resampling.BICUBIC))
-    top, left = (round((side - crop) / 2) for side in pixels.shape[:2])
-    return pixels[top : top + crop, left : left + crop]
+    """The short side resized to `short` by bicubic interpolation, then the centre of `crop` by `crop` pixels."""
+    return np.asarray(pillow.resized_by_the_paper(pillow.picture(source), short, crop))
 
 
 def webp(pixels: np.ndarray) -> bytes:
@@ -34,5 +24,4 @@ def webp(pixels: np.ndarray) -> bytes:
 
 def unpacked(content: bytes) -> np.ndarray:
     """The pixels of a picture that needs no resizing."""
-    with pillow.library().open(io.BytesIO(content)) as picture:
-        return np.asarray(picture.convert("RGB"))
+    return np.asarray(pillow.picture(content))

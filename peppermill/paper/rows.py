@@ -60,7 +60,8 @@ def row_data(row: Row, folder: Path | None, device: str, validation: int | None 
     held, found = validation or row.validation, images(row.data, folder)
     if held >= len(found.train[1]):
         raise ValueError(
-            f"`validation={held}` leaves nothing of the {len(found.train[1])} training images of {row.data}."
+            f"`validation={held}` leaves nothing of the {len(found.train[1])} training images of {row.data}: hold out "
+            "fewer."
         )
     pixels, labels = found.train[0].to(device).float() / 255, found.train[1].to(device)
     test = Images(found.test[0].to(device).float() / 255, found.test[1].to(device))

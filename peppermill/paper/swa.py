@@ -6,14 +6,13 @@ relative distance from the printed NLL, Brier score, ECE and error.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from peppermill.files import write_atomically
 from peppermill.paper import columns
 from peppermill.paper.printed import printed
+from peppermill.paper.result import write_result
 from peppermill.paper.rows import row_data, row_named
 from peppermill.paper.swa_schedules import CANDIDATES
 from peppermill.paper.work import Settings, Work
@@ -43,7 +42,7 @@ def main(settings: Settings, candidates: Sequence[str] = CANDIDATES) -> dict[str
         "settings": settings.identity(),
         "provenance": provenance(settings.seeds[0]),
     }
-    write_atomically(settings.out / "swa.json", json.dumps(content, indent=1, allow_nan=False) + "\n")
+    write_result(settings.out / "swa.json", content)
     return content
 
 

@@ -16,13 +16,14 @@ from typing import Any
 
 from torch import nn
 
-from peppermill.files import read_json, write_atomically
+from peppermill.files import read_json
 from peppermill.fingerprint import fingerprint
 from peppermill.paper.image_members import ImageMembers, LabelledPixels
 from peppermill.paper.imagenet import Pictures, listing, pictures
 from peppermill.paper.imagenet_networks import NETWORKS, Network, network_named
 from peppermill.paper.machine import Machine
 from peppermill.paper.parcels import is_parcelled, unpacked_pictures
+from peppermill.paper.result import write_result
 from peppermill.paper.splits import Split, splits_of
 from peppermill.paper.table1_columns import METHODS, Case, Column, Part, comparisons
 from peppermill.parameters import select
@@ -78,40 +79,43 @@ def main(settings: Settings) -> dict[str, dict[str, Any]]:
     return {name: _row(name, network_named(name), settings) for name in settings.networks}
 
 
+@dataclass(frozen=True)
+class _Row:
+    """One network in progress: what it is made of, its images, and how they are split."""
+
+    name: str
+    network: Network
+    model: nn.Module
+    data: Pictures
+    splits: list[Split]
+    settings: Settings
+
+
 def _row(name: str, network: Network, settings: Settings) -> dict[str, Any]:
     data = row_pictures(network, settings)
     splits = splits_of(len(data), settings.tuning, settings.splits)
-    model = network.build(weights_of(name, settings))
+    row = _Row(name, network, network.build(weights_of(name, settings)), data, splits, settings)
     path = settings.out / f"table1-{name}.json"
-    made_of = {"images": data.digest, "weights": asdict(fingerprint(model)), "settings": settings.identity()}
+    made_of = {"images": data.digest, "weights": asdict(fingerprint(row.model)), "settings": settings.identity()}
     known = read_json(path, KIND, VERSION) if path.is_file() else {}
     if all(known.get(key) == value for key, value in made_of.items()):
         settings.say(f"{network.title}: done, in {path}")
         return known
-    content = _computed(name, network, model, data, splits, settings) | made_of
-    write_atomically(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
+    content = _computed(row) | made_of
+    write_result(path, content)
     settings.say(f"{network.title}: wrote {path}")
     return content
 
 
-def _computed(
-    name: str, network: Network, model: nn.Module, data: Pictures, splits: list[Split], settings: Settings
-) -> dict[str, Any]:
-    began = time.monotonic()
-    cases = _cases(name, network, model, data, splits, settings)
-    each = [_columns(case, f"{network.title}, split {k + 1} of {len(cases)}", settings) for k, case in enumerate(cases)]
+def _computed(row: _Row) -> dict[str, Any]:
+    began, settings, cases = time.monotonic(), row.settings, _cases(row)
+    titles = [f"{row.network.title}, split {k + 1} of {len(cases)}" for k in range(len(cases))]
+    each = [_columns(case, title, settings) for case, title in zip(cases, titles, strict=True)]
     runs = {id(part.members): part.members.passes for case in cases for part in (case.tuning, case.test)}
     return {
         "format": KIND,
         "version": VERSION,
-        "network": name,
-        "title": network.title,
-        "note": network.note,
-        "preparation": plain(network.prepare) | {"short": network.short, "crop": network.crop},
-        "perturbed": {"rule": settings.parameters, "arrays": len(select(model, settings.parameters))},
-        "range": [network.lower, network.upper],
-        "items": {"all": len(data), "tuning": len(splits[0].tuning), "test": len(splits[0].test)},
-        "splits": [split.record() for split in splits],
+        **_described(row),
         "columns": {method: _told([one[method] for one in each], settings) for method in METHODS},
         "comparisons": _over_splits([comparisons(one) for one in each]),
         "reliability": {method: plain(column.reliability(settings.bins)) for method, column in each[0].items()},
@@ -119,6 +123,21 @@ def _computed(
         "passes": sum(runs.values()),
         "machine": asdict(settings.machine),
         "provenance": provenance(settings.seed),
+    }
+
+
+def _described(row: _Row) -> dict[str, Any]:
+    """The network, what is perturbed, and which images tune and test."""
+    network, rule, first = row.network, row.settings.parameters, row.splits[0]
+    return {
+        "network": row.name,
+        "title": network.title,
+        "note": network.note,
+        "preparation": plain(network.prepare) | {"short": network.short, "crop": network.crop},
+        "perturbed": {"rule": rule, "arrays": len(select(row.model, rule))},
+        "range": [network.lower, network.upper],
+        "items": {"all": len(row.data), "tuning": len(first.tuning), "test": len(first.test)},
+        "splits": [split.record() for split in row.splits],
     }
 
 
@@ -144,44 +163,44 @@ def _over_splits(each: list[dict[str, Any]]) -> dict[str, Any]:
     return {pair: {score: [one[pair][score] for one in each] for score in scores} for pair, scores in each[0].items()}
 
 
-def _cases(
-    name: str, network: Network, model: nn.Module, data: Pictures, splits: list[Split], settings: Settings
-) -> list[Case]:
+def _cases(row: _Row) -> list[Case]:
     """One case for each split. A single split never runs a tuning member over the many test images."""
-
-    def members(part: str, chosen: slice) -> ImageMembers:
-        made_of = _made_of(model, data, chosen, settings)
-        digest = hashlib.sha256(json.dumps(made_of).encode()).hexdigest()[:8]
-        return ImageMembers(
-            model,
-            LabelledPixels(data.pixels[chosen], data.labels[chosen], network.prepare),
-            settings.parameters,
-            settings.seed,
-            settings.machine,
-            settings.checkpoints / "table1" / f"{name}-{part}-{digest}",
-            made_of,
-            settings.batch_size,
-            lambda text: settings.say(f"{network.title}, {part}: {text}"),
-        )
-
-    options = {key: getattr(settings, key) for key in ("tuning_size", "size", "iterations")}
-    if len(splits) == 1:
-        tuning, test = slice(0, settings.tuning), slice(settings.tuning, None)
-        return [
-            Case(Part(members("tuning", tuning)), Part(members("test", test)), network.lower, network.upper, **options)
-        ]
-    every = members("all", slice(None))
-    return [
-        Case(Part(every, split.tuning), Part(every, split.test), network.lower, network.upper, **options)
-        for split in splits
-    ]
+    if len(row.splits) == 1:
+        tuning, test = slice(0, row.settings.tuning), slice(row.settings.tuning, None)
+        parts = [(Part(_members(row, "tuning", tuning)), Part(_members(row, "test", test)))]
+    else:
+        every = _members(row, "all", slice(None))
+        parts = [(Part(every, split.tuning), Part(every, split.test)) for split in row.splits]
+    options = {key: getattr(row.settings, key) for key in ("tuning_size", "size", "iterations")}
+    return [Case(tuning, test, row.network.lower, row.network.upper, **options) for tuning, test in parts]
 
 
-def _made_of(model: nn.Module, data: Pictures, chosen: slice, settings: Settings) -> dict[str, Any]:
+def _members(row: _Row, part: str, chosen: slice) -> ImageMembers:
+    settings, data, made_of = row.settings, row.data, _made_of(row, chosen)
+    digest = hashlib.sha256(json.dumps(made_of).encode()).hexdigest()[:8]
+    return ImageMembers(
+        row.model,
+        LabelledPixels(data.pixels[chosen], data.labels[chosen], row.network.prepare),
+        settings.parameters,
+        settings.seed,
+        settings.machine,
+        settings.checkpoints / "table1" / f"{row.name}-{part}-{digest}",
+        made_of,
+        settings.batch_size,
+        lambda text: settings.say(f"{row.network.title}, {part}: {text}"),
+    )
+
+
+def _made_of(row: _Row, chosen: slice) -> dict[str, Any]:
     """What decides a member's predictions, beside sigma."""
-    kept = {"parameters": settings.parameters, "seed": settings.seed, "precision": settings.machine.precision}
-    range_ = [chosen.start, chosen.stop, len(data)]
-    return {"images": data.digest, "range": range_, "weights": asdict(fingerprint(model)), **kept}
+    return {
+        "images": row.data.digest,
+        "range": [chosen.start, chosen.stop, len(row.data)],
+        "weights": asdict(fingerprint(row.model)),
+        "parameters": row.settings.parameters,
+        "seed": row.settings.seed,
+        "precision": row.settings.machine.precision,
+    }
 
 
 def row_pictures(network: Network, settings: Settings) -> Pictures:
@@ -215,5 +234,8 @@ def weights_of(name: str, settings: Settings) -> Path | None:
         return given
     found = sorted(path for path in given.iterdir() if path.name.split(".")[0] == name)
     if not found:
-        raise ValueError(f"the folder {given} has no file {name}.safetensors, {name}.h5 or {name}.th.")
+        raise ValueError(
+            f"the folder {given} has no file {name}.safetensors, {name}.h5 or {name}.th: put one there, or leave "
+            "`--networks` without it."
+        )
     return found[0]

@@ -11,13 +11,13 @@ import torch
 from scipy import stats
 from torch import Tensor
 
+import peppermill as pm
 from peppermill import metrics
 from peppermill.engines.loop import MemberPass
 from peppermill.likelihood import ensemble_log_likelihood, temper
 from peppermill.paper.image_members import Group, ImageMembers, in_pairs, one_sided
 from peppermill.search import golden_section
 from peppermill.tuning import best_temperature, tune_sigma
-from peppermill.types import PepWarning
 
 TITLES = {
     "network": "Network",
@@ -80,10 +80,9 @@ class Column:
 
     def scores(self, bins: int, minimum_count: int) -> dict[str, float]:
         """Means over the images; ECE without the bins of fewer than `minimum_count` images, as in Table 1."""
-        table = self.reliability(bins)
-        ece = (table.gaps() * table.count * (table.count >= minimum_count)).sum() / len(self.nll)
-        means = {name: float(getattr(self, name).mean()) for name in ("nll", "brier", "error")}
-        return {"nll": means["nll"], "brier": means["brier"], "ece": float(ece), "error": means["error"]}
+        nll, brier, error = (float(scores.mean()) for scores in (self.nll, self.brier, self.error))
+        ece = self.reliability(bins).calibration_error(minimum_count)
+        return {"nll": nll, "brier": brier, "ece": ece, "error": error}
 
 
 def network(case: Case) -> Column:
@@ -167,7 +166,7 @@ def comparisons(columns: Mapping[str, Column]) -> dict[str, Any]:
 def _ours(case: Case, tuning: Sequence[Group], test: Sequence[Group], joint: bool) -> Column:
     """`pm.fit`: sigma = 0 is in the race; T is fitted again where more members test than tuned."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", PepWarning)  # a best sigma of 0, or at an end, is a number of the table here
+        warnings.simplefilter("ignore", pm.PepWarning)  # a best sigma of 0, or at an end, is a number of the table here
         search = tune_sigma(
             lambda sigma: case.tuning.run(sigma, tuning),
             scale=case.tuning.members.perturbation.scale(),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +12,7 @@ from torch.nn import functional as F
 
 from peppermill.paper.machine import Machine
 from peppermill.paper.masks import Dropped, mixed
-from peppermill.paper.stacked import Masks, State, forward, stack
+from peppermill.paper.stacked import State, forward, stack
 
 BATCH = 128  # the authors' scripts
 ADAM_EPSILON = 1e-7  # Keras' default (the authors' scripts)
@@ -111,50 +110,25 @@ class Trainer:
 
     def step(self, chosen: Tensor) -> Tensor:
         """One step on items [batch, S]: the summed loss of each network, [S]."""
-        if self.machine.streams:
-            losses, gradients = self._gradients_on_streams(chosen)
-        else:
-            losses, gradients = self._gradients(self.state, list(self.params.values()), chosen, self.dropped)
+        losses, gradients = self._gradients(chosen)
         for parameter, gradient in zip(self.params.values(), gradients, strict=True):
             parameter.grad = gradient.contiguous()  # a convolution's may be channels last
         self.optimizer.step()
         return losses
 
-    def _gradients(
-        self, state: State, params: Sequence[Tensor], chosen: Tensor, masks: Masks | None
-    ) -> tuple[Tensor, Sequence[Tensor]]:
+    def _gradients(self, chosen: Tensor) -> tuple[Tensor, Sequence[Tensor]]:
         """Summed losses [S] and the gradients of the mean losses."""
         half = self.machine.precision == "bfloat16"
         with torch.autocast(self.images.device.type, torch.bfloat16, enabled=half, cache_enabled=False):
-            logits = self._forward(state, self.images[chosen], masks)
+            logits = self._logits(self.images[chosen])
         losses = F.cross_entropy(logits.float(), self.labels[chosen].T, reduction="none").sum(dim=1)
-        return losses.detach(), torch.autograd.grad(losses.sum() / len(chosen), params)
+        return losses.detach(), torch.autograd.grad(losses.sum() / len(chosen), list(self.params.values()))
 
-    def _forward(self, state: State, images: Tensor, masks: Masks | None) -> Tensor:
+    def _logits(self, images: Tensor) -> Tensor:
         """Logits [S, classes, batch]; by compiled code for full batches, where it is wanted."""
-        if self.machine.compiled and not self.machine.streams and len(images) == self.schedule.batch_size:
-            return self.compiled(state, images, self.dropped.factors(len(images)) if self.dropped else None)
-        return forward(self.network, state, images, training=True, masks=masks)
-
-    def _gradients_on_streams(self, chosen: Tensor) -> tuple[Tensor, Sequence[Tensor]]:
-        """The same, network by network: in a CUDA graph those on different streams run at the same time."""
-        losses = torch.empty(len(self.seeds), device=chosen.device)
-        gradients = [torch.empty_like(parameter) for parameter in self.params.values()]
-        streams = [torch.cuda.Stream() for _ in range(self.machine.streams)] if chosen.is_cuda else []  # type: ignore[no-untyped-call]
-        for stream in streams:
-            stream.wait_stream(torch.cuda.current_stream())
-        for index in range(len(self.seeds)):
-            with torch.cuda.stream(streams[index % len(streams)]) if streams else nullcontext():
-                state = {name: value.detach()[index : index + 1] for name, value in self.state.items()}
-                params = [state[name].requires_grad_() for name in self.params]
-                masks = self.dropped.of(index) if self.dropped else None
-                loss, found = self._gradients(state, params, chosen[:, index : index + 1], masks)
-                losses[index : index + 1] = loss
-                for gradient, one in zip(gradients, found, strict=True):
-                    gradient[index : index + 1] = one
-        for stream in streams:
-            torch.cuda.current_stream().wait_stream(stream)
-        return losses, gradients
+        if self.machine.compiled and len(images) == self.schedule.batch_size:
+            return self.compiled(self.state, images, self.dropped.factors(len(images)) if self.dropped else None)
+        return forward(self.network, self.state, images, training=True, masks=self.dropped)
 
     def _optimizer(self, params: list[Tensor]) -> torch.optim.Adam | Sgd:
         if self.schedule.momentum is not None:

@@ -34,6 +34,16 @@ def star(content: Mapping[str, Any]) -> float:
     return float(chosen[0] if chosen else max(points, key=lambda point: point["log_likelihood"])["sigma"])
 
 
+def worth_seeing(ensemble: Sequence[float]) -> tuple[float, float]:
+    """From as far below the network, which is first, as the peak is above it, to a little above the peak.
+
+    The fall beyond is of no interest, wherever it ends.
+    """
+    top, base = max(filter(math.isfinite, ensemble)), ensemble[0]
+    span = max(top - base, 1e-3)
+    return base - span, top + 0.25 * span
+
+
 def rounded(value: Any) -> Any:
     """The same structure, its numbers to eight digits; what is not a number is null."""
     if isinstance(value, Mapping):
@@ -60,7 +70,7 @@ def _sweep(content: Mapping[str, Any]) -> Any:
             "ensemble": ensemble,
             "members": [list(member) for member in zip(*members, strict=True)],
             "mean": [None if None in row else sum(row) / len(row) for row in members],
-            "range": _worth_seeing([value for value in ensemble if value is not None]),
+            "range": worth_seeing([value for value in ensemble if value is not None]),
             "texts": [_texts(point, points[0]) for point in points],
             "reliability": [_reliability(point["reliability"]) for point in points],
         }
@@ -92,13 +102,6 @@ def _scores(point: Mapping[str, Any]) -> dict[str, Any]:
 
 def _reliability(table: Mapping[str, Any]) -> Any:
     return rounded({name: table[name] for name in ("lower", "upper", "count", "confidence", "accuracy")})
-
-
-def _worth_seeing(ensemble: Sequence[float]) -> list[float]:
-    """From a little above the peak to as far below the network as the peak is above it."""
-    top, base = max(ensemble), ensemble[0]
-    span = max(top - base, 1e-3)
-    return [base - span, top + 0.25 * span]
 
 
 def _items(effects: Mapping[str, Any] | None) -> list[dict[str, Any]]:

@@ -5,7 +5,6 @@ Every function returns a matplotlib figure; `save_figure` writes it as PNG, SVG 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +22,7 @@ from peppermill.report.drawing import (
     save_figure,
     styled,
 )
+from peppermill.report.payload import worth_seeing
 from peppermill.sweep import Sweep
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def sigma_curve(sweep: Sweep, sigma: float | None = None) -> Figure:
         axis.plot(sigmas, member, color=GREY, linewidth=0.6, alpha=0.7, zorder=1)
     axis.plot([], [], color=GREY, linewidth=0.6, label="each member")
     axis.axhline(ensemble[0], color=INK, linewidth=0.6, linestyle=":", label="the network itself, σ = 0")
-    axis.set_ylim(*_worth_seeing(ensemble))
+    axis.set_ylim(*worth_seeing(ensemble))
     if sigma:
         axis.axvline(sigma, color=BLUE, linewidth=0.8, linestyle="-.")
         axis.annotate(f" σ* = {sigma:.3g}", (sigma, axis.get_ylim()[1]), color=BLUE, fontsize=8, va="top")
@@ -77,16 +77,17 @@ def sigma_curve(sweep: Sweep, sigma: float | None = None) -> Figure:
 
 
 @styled
-def reliability_diagrams(tables: Mapping[str, Reliability]) -> Figure:
+def reliability_diagrams(tables: Mapping[str, Reliability], minimum_count: int = 1) -> Figure:
     """Reliability diagrams side by side, one for each method.
 
-    Accuracy against confidence, and the number of items below. Bins of few items are pale: their gaps are chance.
+    Accuracy against confidence, and the number of items below. Bins of few items are pale: their gaps are chance. Those
+    with fewer than `minimum_count` do not count in the ECE.
     """
     figure, axes = new_figure(
         len(tables), 1.75 * max(2, len(tables)), 3.0, rows=2, sharex="col", sharey="row", height_ratios=(3, 1)
     )
     for column, (name, table) in enumerate(tables.items()):
-        _draw_reliability(axes[column], table, name)
+        _draw_reliability(axes[column], table, name, minimum_count)
         _draw_counts(axes[len(tables) + column], table)
     axes[0].set_ylabel("accuracy")
     axes[len(tables)].set_ylabel("items")
@@ -94,7 +95,7 @@ def reliability_diagrams(tables: Mapping[str, Reliability]) -> Figure:
     return figure
 
 
-def _draw_reliability(axis: Axes, table: Reliability, name: str) -> None:
+def _draw_reliability(axis: Axes, table: Reliability, name: str, minimum_count: int) -> None:
     columns = (table.lower, table.upper, table.count, table.confidence, table.accuracy)
     for lower, upper, count, confidence, accuracy in zip(*(column.tolist() for column in columns), strict=True):
         if count:
@@ -102,8 +103,7 @@ def _draw_reliability(axis: Axes, table: Reliability, name: str) -> None:
             axis.bar((lower + upper) / 2, accuracy, upper - lower, color=BLUE, alpha=alpha, edgecolor="white")
             axis.plot([confidence] * 2, [accuracy, confidence], color=ORANGE, alpha=alpha, solid_capstyle="butt")
     axis.plot([0, 1], [0, 1], color=INK, linewidth=0.7, linestyle="--")
-    ece = 100 * float((table.gaps() * table.count).sum() / table.count.sum())
-    axis.set_title(f"{name}\nECE {ece:.2f} % ({len(table.count)} bins)")
+    axis.set_title(f"{name}\nECE {100 * table.calibration_error(minimum_count):.2f} % ({len(table.count)} bins)")
     axis.set(xlim=(0, 1), ylim=(0, 1))
 
 
@@ -123,13 +123,3 @@ def _key() -> list[Any]:
         line(color=ORANGE, label="gap to the confidence"),
         line(color=INK, linewidth=0.7, linestyle="--", label="perfect calibration"),
     ]
-
-
-def _worth_seeing(ensemble: list[float]) -> tuple[float, float]:
-    """From a little above the peak to as far below the network as the peak is above it.
-
-    The fall beyond is of no interest.
-    """
-    top, base = max(filter(math.isfinite, ensemble)), ensemble[0]
-    span = max(top - base, 1e-3)
-    return base - span, top + 0.2 * span

@@ -56,7 +56,7 @@ def sweep_cells(point: Mapping[str, Any]) -> list[str]:
     average = None if None in members else sum(members) / len(members)
     values = [point["log_likelihood"], average, point["temperature"], point["brier"]]
     numbers = ["not finite" if value is None else f"{value:.4f}" for value in values]
-    return [f"{point['sigma']:.4g}", *numbers, _number("ece", point["ece"]), _number("error", point["error"])]
+    return [f"{point['sigma']:.4g}", *numbers, number("ece", point["ece"]), number("error", point["error"])]
 
 
 def p_text(p_value: float) -> str:
@@ -66,12 +66,14 @@ def p_text(p_value: float) -> str:
 
 def number(name: str, value: float | None) -> str:
     """A value of the score `name` as people write it: percent to two digits, the rest to four; null is a dash."""
-    return "–" if value is None else _number(name, value)
+    if value is None:
+        return "–"
+    return f"{100 * value:.2f}" if name in PERCENT else f"{value:.4f}"
 
 
 def signed(name: str, value: float | None) -> str:
     """A difference of the score `name`, its sign always shown."""
-    return number(name, value) if value is None else f"{'+' if value >= 0 else '−'}{_number(name, abs(value))}"
+    return number(name, value) if value is None else f"{'+' if value >= 0 else '−'}{number(name, abs(value))}"
 
 
 def _column(name: str, bins: int) -> str:
@@ -93,19 +95,9 @@ def _cells(method: Mapping[str, Any]) -> list[tuple[str, str, str]]:
 
 
 def _cell(name: str, estimate: Mapping[str, float], difference: Mapping[str, float] | None) -> tuple[str, str, str]:
-    value, lower, upper = (_number(name, estimate[key]) for key in ("value", "lower", "upper"))
-    if difference is None:
-        return value, f"[{lower}, {upper}]", ""
-    sign = "+" if difference["value"] >= 0 else "−"
-    return (
-        value,
-        f"[{lower}, {upper}]",
-        f"{sign}{_number(name, abs(difference['value']))}, {p_text(difference['p_value'])}",
-    )
-
-
-def _number(name: str, value: float) -> str:
-    return f"{100 * value:.2f}" if name in PERCENT else f"{value:.4f}"
+    value, lower, upper = (number(name, estimate[key]) for key in ("value", "lower", "upper"))
+    told = f"{signed(name, difference['value'])}, {p_text(difference['p_value'])}" if difference else ""
+    return value, f"[{lower}, {upper}]", told
 
 
 def fitted_text(fitted: Mapping[str, float]) -> str:

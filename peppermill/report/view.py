@@ -228,16 +228,17 @@ def _compared(content: Mapping[str, Any]) -> dict[str, Any]:
     first = content["methods"][0]
     sigma = method["fitted"].get("sigma")
     row |= {"method": method["name"], "passes": method["forward_passes"], "sigma": sigma, "sigma_text": _amount(sigma)}
-    for name, estimate in method["scores"]["estimates"].items():
-        difference = method["comparison"]["differences"][name]
-        row["scores"][name] = {
-            "before": first["scores"]["estimates"][name]["value"],
-            "after": estimate["value"],
-            "texts": [
-                table.number(name, value) + UNITS.get(name, "")
-                for value in (first["scores"]["estimates"][name]["value"], estimate["value"])
-            ],
-            "p": p_words(difference["p_value"]),
-            "outcome": outcome(difference, method["scores"]["level"]),
-        }
+    row["scores"] = {name: _compared_score(name, first, method) for name in method["scores"]["estimates"]}
     return row
+
+
+def _compared_score(name: str, first: Mapping[str, Any], method: Mapping[str, Any]) -> dict[str, Any]:
+    before, after = (m["scores"]["estimates"][name]["value"] for m in (first, method))
+    difference = method["comparison"]["differences"][name]
+    return {
+        "before": before,
+        "after": after,
+        "texts": [table.number(name, value) + UNITS.get(name, "") for value in (before, after)],
+        "p": p_words(difference["p_value"]),
+        "outcome": outcome(difference, method["scores"]["level"]),
+    }

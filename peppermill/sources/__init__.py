@@ -7,8 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from torch import nn
-
 from peppermill.sources import (
     checkpoint,
     datasets,
@@ -44,11 +42,6 @@ def source_from(text: str, *, pretrained: bool = True) -> Source:
     """
     scheme, rest = _parts(text, "MODEL", MODELS, "timm:resnet50")
     return MODELS[scheme](rest, pretrained)
-
-
-def model_from(text: str) -> nn.Module:
-    """The network that `scheme:rest` names."""
-    return source_from(text).model
 
 
 def data_from(

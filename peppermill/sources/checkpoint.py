@@ -26,7 +26,7 @@ _NO_ARCHIVE = "is no archive that `torch.export.save` wrote, or is damaged"
 def load_weights(model: nn.Module, path: Path) -> None:
     """Put the weights of a file into the network, all of them and no others."""
     if not path.is_file():
-        raise ValueError(f"there is no file {path} for the weights.")
+        raise ValueError(f"there is no file {path}: give the path of the weights, a .safetensors, .pt or .h5 file.")
     if path.suffix in KERAS_FILES:
         _load_keras_weights(model, path)
         return
@@ -40,7 +40,7 @@ def load_weights(model: nn.Module, path: Path) -> None:
 def exported(text: str) -> nn.Module:
     """The network of a `.pt2` archive; its pickles are looked at first, because torch opens them without a look."""
     if not Path(text).is_file():
-        raise ValueError(f"there is no file {text}.")
+        raise ValueError(f"there is no file {text}: give the path of what `torch.export.save` wrote.")
     _refuse_objects(text)
     try:
         return torch.export.load(text).module()
@@ -59,7 +59,8 @@ def _refuse_objects(text: str) -> None:
                 torch.load(io.BytesIO(archive.read(name)), weights_only=True)
     except pickle.UnpicklingError as error:
         raise ValueError(
-            f"{text} holds objects beside its graph and weights, which could run code when opened, and is refused."
+            f"{text} holds objects beside its graph and weights, which could run code when opened, and is refused: "
+            "export the network without them."
         ) from error
     except (zipfile.BadZipFile, ValueError, RuntimeError) as error:
         raise ValueError(f"{text} {_NO_ARCHIVE} ({_words(error)}).") from error
@@ -100,7 +101,9 @@ def _torch_state(path: Path) -> Mapping[str, Tensor]:
 
 def _load_keras_weights(model: Any, path: Path) -> None:
     if not hasattr(model, "load_weights"):
-        raise ValueError(f"{path} holds weights of Keras, and this {type(model).__name__} is no Keras model.")
+        raise ValueError(
+            f"{path} holds weights of Keras, and this {type(model).__name__} is no Keras model: name one with `keras:`."
+        )
     try:
         model.load_weights(path)
     except Exception as error:

@@ -117,7 +117,9 @@ def _tensors(name: str, split: Split, known: Known) -> tuple[Tensor, Tensor]:
             "many labels as images, at least one, and images of bytes (uint8)."
         )
     if int(labels.max()) >= known.classes:
-        raise ValueError(f"{name} is damaged: a label is {int(labels.max())}, but there are {known.classes} classes.")
+        raise ValueError(
+            f"{name} is damaged: a label is {int(labels.max())}, but there are {known.classes} classes. Get it again."
+        )
     shaped = pixels[:, None] if pixels.ndim == 3 else pixels.transpose(0, 3, 1, 2)
     return torch.from_numpy(shaped.copy()), torch.from_numpy(labels.astype(np.int64))
 

@@ -81,7 +81,10 @@ def _loaded(library: ModuleType, origin: str, rest: str, config: str | None) -> 
         else:
             found = library.load_dataset(name, config)
     except Exception as error:  # what is not there is told in a dozen ways, by several libraries
-        raise ValueError(f"{origin} cannot be had: {' '.join(str(error).split())}") from error
+        reason = " ".join(str(error).split()).rstrip(".")
+        raise ValueError(
+            f"{origin} cannot be had ({reason}): name a folder, or data of the hub, with a connection."
+        ) from error
     return found, split or None
 
 

@@ -33,7 +33,7 @@ def data(text: str, prepare: Callable[[Any], Any] | None = None, class_names: tu
     rest, options = split_query(text, "imagefolder", ("labels", "classes", "bad", "workers", *OPTIONS))
     origin, folder = f"imagefolder:{rest}", Path(rest)
     if not folder.is_dir():
-        raise ValueError(f"{origin}: there is no folder {folder}.")
+        raise ValueError(f"{origin}: there is no folder {folder}: name the one that holds the pictures.")
     library()
     prepared = preparation(origin, options, prepare)
     if "classes" in options:
@@ -88,7 +88,10 @@ def _by_folder(
         )
     strange = sorted(set(folders) - set(class_names or ()))
     if said and strange:
-        raise ValueError(f"{origin}: the sub-folder {strange[0]} is not among the {len(class_names or ())} classes.")
+        raise ValueError(
+            f"{origin}: the sub-folder {strange[0]} is not among the {len(class_names or ())} classes: add its line to "
+            "the file of classes, or move the folder away."
+        )
     classes = class_names if class_names and not strange else class_order(folders)
     place = {name: k for k, name in enumerate(classes)}
     ordered = sorted(names, key=lambda name: (place[name.partition("/")[0]], name))
@@ -97,7 +100,9 @@ def _by_folder(
 
 def _class_file(path: Path) -> tuple[str, ...]:
     if not path.is_file():
-        raise ValueError(f"there is no file of classes {path}.")
+        raise ValueError(
+            f"there is no file of classes {path}, neither among the pictures nor here: write one name a line."
+        )
     names = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice:

@@ -158,7 +158,8 @@ class Items:
             if found.keys() != columns.keys():
                 names = [", ".join(map(str, keys)) for keys in (columns, found)]
                 raise ValueError(
-                    f"the preparation gives {names[0]} for one item and {names[1]} for another ({self.names[row]})."
+                    f"the preparation gives {names[0]} for one item and {names[1]} for another ({self.names[row]}): "
+                    "let it give the same arrays for all."
                 )
             return {key: column.packed(found[key]) for key, column in columns.items()}
 

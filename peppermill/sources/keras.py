@@ -15,14 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from peppermill.sources.source import (
-    Source,
-    class_count,
-    one_clear_line,
-    refuse_unknown,
-    wants_weights,
-    with_settings,
-)
+from peppermill.sources.pillow import resized_by_the_paper
+from peppermill.sources.query import split_query, whole_number
+from peppermill.sources.source import Source, class_count, one_clear_line, refuse_unknown, wants_weights
 
 FILES = (".keras", ".h5", ".hdf5")
 
@@ -33,13 +28,13 @@ def source(text: str, pretrained: bool = True) -> Source:
     `?pretrained=false&classes=10&size=64` is for weights of your own; `size` is the images' height and width.
     """
     keras = library()
-    name, settings = with_settings(text, ("pretrained", "classes", "size"))
+    name, options = split_query(text, "keras", ("pretrained", "classes", "size"))
     if name.endswith(FILES):
         return Source(_saved(keras, name).eval())
     known = {key: value for key, value in vars(keras.applications).items() if key[0].isupper()}
     refuse_unknown("keras", name, known)
-    pretrained = wants_weights(settings, pretrained)
-    sizes: dict[str, Any] = {**class_count(settings, pretrained, "classes"), **_image_shape(settings)}
+    pretrained = wants_weights(options, pretrained)
+    sizes: dict[str, Any] = {**class_count(options, pretrained, "classes"), **_image_shape(options)}
     with one_clear_line(f"keras:{name}", "connect to the network once, or give weights with `--weights FILE.h5`"):
         weights = "imagenet" if pretrained else None
         model = known[name](weights=weights, classifier_activation=None, **sizes).eval()
@@ -80,18 +75,14 @@ def _refuse_backend(name: str) -> None:
 
 def _saved(keras: Any, path: str) -> Any:
     if not Path(path).is_file():
-        raise ValueError(f"there is no file {path}.")
+        raise ValueError(f"there is no file {path}: `keras:` takes the path of what `model.save` wrote.")
     with one_clear_line(f"keras:{path}", "expected a whole model of Keras' own layers, as `model.save` writes it"):
         return without_activation(keras, keras.saving.load_model(path, compile=False))
 
 
-def _image_shape(settings: dict[str, str]) -> dict[str, tuple[int, int, int]]:
-    said = settings.get("size")
-    if said is None:
-        return {}
-    if not said.isdecimal() or int(said) < 1:
-        raise ValueError(f"`size={said}` must be a whole number of pixels, at least 1.")
-    return {"input_shape": (int(said), int(said), 3)}
+def _image_shape(options: dict[str, str]) -> dict[str, tuple[int, int, int]]:
+    side = whole_number(options, "size", 0)
+    return {"input_shape": (side, side, 3)} if side else {}
 
 
 def _preparation(build: Any, model: Any) -> Callable[[Any], Tensor]:
@@ -103,15 +94,7 @@ def _preparation(build: Any, model: Any) -> Callable[[Any], Tensor]:
     size = model.input_shape[1]
 
     def prepare(image: Any) -> Tensor:
-        pixels = _center(image.convert("RGB"), 256 if size == 224 else size, size)
+        pixels = resized_by_the_paper(image.convert("RGB"), 256 if size == 224 else size, size)
         return torch.as_tensor(np.ascontiguousarray(scale(np.array(pixels, dtype=np.float32))))
 
     return prepare
-
-
-def _center(image: Any, short: int, size: int) -> Any:
-    width, height = image.size
-    factor = short / min(width, height)
-    width, height = round(width * factor), round(height * factor)
-    left, top = (width - size) // 2, (height - size) // 2
-    return image.resize((width, height), 3).crop((left, top, left + size, top + size))  # 3 is PIL's bicubic

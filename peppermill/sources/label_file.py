@@ -24,7 +24,9 @@ def read_labels(
     known = set(names)
     missing, unlabelled = [name for name in rows if name not in known], [name for name in names if name not in rows]
     if missing:
-        raise ValueError(f"{path} has labels for {_some(missing)}, but the folder has no such picture.")
+        raise ValueError(
+            f"{path} has labels for {_some(missing)}, but the folder has no such picture: remove the lines."
+        )
     if unlabelled:
         raise ValueError(f"{path} has no label for {_some(unlabelled)} of {len(names):,} pictures: add the lines.")
     return _labels(path, [rows[name] for name in names], class_names)
@@ -32,7 +34,9 @@ def read_labels(
 
 def _rows(path: Path) -> dict[str, str]:
     if not path.is_file():
-        raise ValueError(f"there is no label file {path}.")
+        raise ValueError(
+            f"there is no label file {path}, neither among the pictures nor here: write lines such as `a.jpg,3`."
+        )
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
@@ -45,7 +49,7 @@ def _rows(path: Path) -> dict[str, str]:
         if len(cells) != 2 or not all(cells):
             raise ValueError(f"{path}, line {number}: {line!r} is not a name and a label, as in `a.jpg,3`.")
         if cells[0] in rows:
-            raise ValueError(f"{path}, line {number}: {cells[0]} has a label already.")
+            raise ValueError(f"{path}, line {number}: {cells[0]} has a label already: keep one of its lines.")
         rows[cells[0]] = cells[1]
     return rows
 

@@ -34,7 +34,7 @@ def data_or_inputs(text: str) -> tuple[Inputs, np.ndarray] | Inputs:
 
 def _arrays(text: str, needed: set[str]) -> tuple[Inputs, np.ndarray | None]:
     if not Path(text).is_file():
-        raise ValueError(f"there is no file {text}.")
+        raise ValueError(f"there is no file {text}: save one with {_CURE}.")
     if not zipfile.is_zipfile(text):
         raise ValueError(f"{text} is not an npz file, or is truncated: save it with {_CURE}.")
     with np.load(text, allow_pickle=False) as arrays:

@@ -49,7 +49,9 @@ def preparation(origin: str, options: dict[str, str], own: Callable[[Any], Any] 
     size = whole_number(options, "size", 0)
     resize = whole_number(options, "resize", size)
     if resize < size:
-        raise ValueError(f"{origin}: `resize={resize}` is smaller than `size={size}`, the square that is cut out.")
+        raise ValueError(
+            f"{origin}: `resize={resize}` is smaller than `size={size}`, the square that is cut out: make it larger."
+        )
     mean = _numbers(origin, options, "mean", (0.0, 0.0, 0.0))
     std = _numbers(origin, options, "std", (1.0,) * len(mean))
     if len(std) != len(mean) or 0 in std:

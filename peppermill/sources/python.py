@@ -28,11 +28,6 @@ def source(text: str, pretrained: bool = True) -> Source:
     return made
 
 
-def model(text: str) -> nn.Module:
-    """The network alone."""
-    return source(text).model
-
-
 def data(text: str) -> Any:
     """What the factory returns: anything that `fit` takes."""
     return _call(text)

@@ -1,14 +1,16 @@
-"""What a model source gives, and what all of them share: settings behind a `?`, near names, one line for a failure."""
+"""What a model source gives, and what all of them share: weights or none, near names, one line for a failure."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
+
+from peppermill.sources.query import whole_number
 
 
 @dataclass(frozen=True)
@@ -24,37 +26,25 @@ class Source:
     class_names: tuple[str, ...] | None = None
 
 
-def with_settings(text: str, known: Sequence[str]) -> tuple[str, dict[str, str]]:
-    """The name and the settings of `NAME?pretrained=false&classes=10`."""
-    name, _, rest = text.partition("?")
-    settings = dict(part.partition("=")[::2] for part in rest.split("&")) if rest else {}
-    for key in settings:
-        if key not in known:
-            raise ValueError(f"`{key}` in {text!r} is no setting of this source: choose of {', '.join(known)}.")
-    return name, settings
-
-
-def wants_weights(settings: dict[str, str], otherwise: bool) -> bool:
+def wants_weights(options: dict[str, str], otherwise: bool) -> bool:
     """Whether pre-trained weights are asked for; `?pretrained=false` says no."""
-    said = settings.get("pretrained", str(otherwise)).lower()
+    said = options.get("pretrained", str(otherwise)).lower()
     if said not in ("true", "false"):
-        raise ValueError(f"`pretrained={said}` must be true or false.")
+        raise ValueError(f"the option `pretrained={said}` must be `pretrained=true` or `pretrained=false`.")
     return said == "true"
 
 
-def class_count(settings: dict[str, str], pretrained: bool, argument: str) -> dict[str, int]:
+def class_count(options: dict[str, str], pretrained: bool, argument: str) -> dict[str, int]:
     """How many classes, as an argument of the library, where `?classes=10` says it: for weights from elsewhere."""
-    said = settings.get("classes")
-    if said is None:
+    if "classes" not in options:
         return {}
-    if not said.isdecimal() or int(said) < 1:
-        raise ValueError(f"`classes={said}` must be a whole number, at least 1.")
+    count = whole_number(options, "classes", 1)
     if pretrained:
         raise ValueError(
-            f"`classes={said}` would put a fresh, untrained last layer on the pre-trained network: use it with "
+            f"`classes={count}` would put a fresh, untrained last layer on the pre-trained network: use it with "
             "`pretrained=false` or `--weights FILE`."
         )
-    return {argument: int(said)}
+    return {argument: count}
 
 
 def refuse_unknown(scheme: str, name: str, known: Iterable[str]) -> None:

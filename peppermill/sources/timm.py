@@ -4,23 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from peppermill.sources.source import (
-    Source,
-    class_count,
-    one_clear_line,
-    refuse_unknown,
-    wants_weights,
-    with_settings,
-)
+from peppermill.sources.query import split_query
+from peppermill.sources.source import Source, class_count, one_clear_line, refuse_unknown, wants_weights
 
 
 def source(text: str, pretrained: bool = True) -> Source:
     """The network of `NAME`, `NAME.TAG` or `hf-hub:REPO`; `?pretrained=false&classes=10` for weights of your own."""
     timm = _library()
-    name, settings = with_settings(text, ("pretrained", "classes"))
-    pretrained = wants_weights(settings, pretrained)
+    name, options = split_query(text, "timm", ("pretrained", "classes"))
+    pretrained = wants_weights(options, pretrained)
     _refuse_unknown(timm, name, pretrained)
-    sizes = class_count(settings, pretrained, "num_classes")
+    sizes = class_count(options, pretrained, "num_classes")
     with one_clear_line(
         f"timm:{name}", "connect to the network once, or give weights of your own with `--weights FILE`"
     ):
@@ -33,7 +27,7 @@ def _library() -> Any:
     try:
         import timm
         import timm.data
-    except ImportError as error:
+    except (ImportError, RuntimeError) as error:  # of torchvision, whose operators are missing beside another torch
         raise ImportError(f'`timm:` needs timm ({error}): `pip install "peppermill[timm]"`.') from error
     return timm
 

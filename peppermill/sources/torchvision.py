@@ -4,14 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from peppermill.sources.source import (
-    Source,
-    class_count,
-    one_clear_line,
-    refuse_unknown,
-    wants_weights,
-    with_settings,
-)
+from peppermill.sources.query import split_query
+from peppermill.sources.source import Source, class_count, one_clear_line, refuse_unknown, wants_weights
 
 
 def source(text: str, pretrained: bool = True) -> Source:
@@ -20,10 +14,10 @@ def source(text: str, pretrained: bool = True) -> Source:
     `?pretrained=false&classes=10` is for weights of your own.
     """
     models = _library()
-    name, settings = with_settings(text, ("pretrained", "classes", "weights"))
+    name, options = split_query(text, "torchvision", ("pretrained", "classes", "weights"))
     refuse_unknown("torchvision", name, models.list_models(module=models))
-    weights, pretrained = _weights(models, name, settings), wants_weights(settings, pretrained)
-    sizes = class_count(settings, pretrained, "num_classes")
+    weights, pretrained = _weights(models, name, options), wants_weights(options, pretrained)
+    sizes = class_count(options, pretrained, "num_classes")
     with one_clear_line(
         f"torchvision:{name}", "connect to the network once, or give weights of your own with `--weights FILE`"
     ):
@@ -43,10 +37,10 @@ def _library() -> Any:
     return torchvision.models
 
 
-def _weights(models: Any, name: str, settings: dict[str, str]) -> Any:
+def _weights(models: Any, name: str, options: dict[str, str]) -> Any:
     """One member of the enumeration of a network's weights; also where only its transforms are wanted."""
     known = models.get_model_weights(name)
-    said = settings.get("weights", "DEFAULT")
+    said = options.get("weights", "DEFAULT")
     if said not in known.__members__:
         raise ValueError(f"torchvision:{name} has no weights {said!r}: choose of {', '.join(known.__members__)}.")
     return known[said]

@@ -8,7 +8,8 @@ from typing import Any
 
 from torch import Tensor
 
-from peppermill.sources.source import Source, one_clear_line, wants_weights, with_settings
+from peppermill.sources.query import split_query, whole_number
+from peppermill.sources.source import Source, one_clear_line, wants_weights
 
 LONGEST_TEXT = 512  # in tokens; attention costs the square of it
 ABSENT = (OSError, ValueError)  # what the library raises where a folder has weights and no processor or tokenizer
@@ -21,18 +22,18 @@ def source(text: str, pretrained: bool = True) -> Source:
     the architecture alone.
     """
     transformers = _library()
-    name, settings = with_settings(text, ("pretrained", "revision", "length"))
-    where = {"revision": settings["revision"]} if "revision" in settings else {}
+    name, options = split_query(text, "hf", ("pretrained", "revision", "length"))
+    where = {"revision": options["revision"]} if "revision" in options else {}
     with one_clear_line(f"hf:{name}", _cure(name)):
         config = transformers.AutoConfig.from_pretrained(name, **where)
     is_image = _is_image_classifier(transformers, name, config)
     kind = getattr(transformers, f"AutoModelFor{'Image' if is_image else 'Sequence'}Classification")
     with one_clear_line(f"hf:{name}", _cure(name)):
-        if wants_weights(settings, pretrained):
+        if wants_weights(options, pretrained):
             model = kind.from_pretrained(name, config=config, **where)
         else:
             model = kind.from_config(config)
-    prepare = _images(transformers, name, where) if is_image else _texts(transformers, name, where, settings, config)
+    prepare = _images(transformers, name, where) if is_image else _texts(transformers, name, where, options, config)
     return Source(model.eval(), prepare, tuple(config.id2label[k] for k in sorted(config.id2label)))
 
 
@@ -80,14 +81,14 @@ def _images(transformers: Any, name: str, where: dict[str, str]) -> Callable[[An
 
 
 def _texts(
-    transformers: Any, name: str, where: dict[str, str], settings: dict[str, str], config: Any
+    transformers: Any, name: str, where: dict[str, str], options: dict[str, str], config: Any
 ) -> Callable[[str], dict[str, Tensor]] | None:
     """A string -> tokens [length] and what goes with them, all of one length; nothing where there is no tokenizer."""
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(name, **where)
     except ABSENT:
         return None
-    length = _length(settings, tokenizer, config)
+    length = _length(options, tokenizer, config)
 
     def prepare(text: str) -> dict[str, Tensor]:
         found = tokenizer(text, padding="max_length", truncation=True, max_length=length, return_tensors="pt")
@@ -96,11 +97,8 @@ def _texts(
     return prepare if tokenizer.pad_token is not None else None
 
 
-def _length(settings: dict[str, str], tokenizer: Any, config: Any) -> int:
+def _length(options: dict[str, str], tokenizer: Any, config: Any) -> int:
     longest: int = min(
         LONGEST_TEXT, tokenizer.model_max_length, getattr(config, "max_position_embeddings", LONGEST_TEXT)
     )
-    said = settings.get("length", str(longest))
-    if not said.isdecimal() or int(said) < 1:
-        raise ValueError(f"`length={said}` must be a whole number of tokens, at least 1.")
-    return int(said)
+    return whole_number(options, "length", longest)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from scipy.optimize import minimize_scalar
 from torch import Tensor, nn
 
 import peppermill as pm
@@ -83,12 +84,23 @@ def test_statistics_of_averaged_weights_are_those_of_the_data() -> None:
     assert not any(module.training for module in averaged.modules())
 
 
-@pytest.mark.filterwarnings("ignore:the best temperature is:peppermill.types.PepWarning")
 def test_methods_stack() -> None:
-    """A temperature on top of a deep ensemble: its validation NLL cannot rise."""
-    ensemble, held = pm.DeepEnsemble([network(seed) for seed in range(2)]), data()
-    warm = pm.fit_temperature(ensemble, held)
-    assert pm.evaluate(warm, held).nll.value <= pm.evaluate(ensemble, held).nll.value
+    """A temperature on top of a deep ensemble is the one that scipy finds for its averaged log-probabilities."""
+    ensemble, (x, _) = pm.DeepEnsemble([network(seed) for seed in range(2)]), data(400)
+    with torch.no_grad():
+        log_probs = ensemble(x).double()
+    sure = torch.distributions.Categorical(logits=log_probs * 3)  # the labels are surer than the ensemble
+    torch.manual_seed(0)
+    labels = sure.sample()
+
+    def nll(temperature: float) -> float:
+        return float(nn.functional.cross_entropy(log_probs / temperature, labels))
+
+    expected = minimize_scalar(nll, bounds=(0.05, 20), method="bounded", options={"xatol": 1e-6})
+    warm = pm.fit_temperature(ensemble, (x, labels))
+    assert warm.temperature == pytest.approx(expected.x, rel=1e-3)
+    assert 0.2 < expected.x < 0.6
+    assert pm.evaluate(warm, (x, labels)).nll.value == pytest.approx(expected.fun, rel=1e-5)
 
 
 def test_misuse_is_refused_with_its_cure() -> None:

@@ -70,7 +70,7 @@ def test_data_that_do_not_fit(validation, refused, change, match):
 @pytest.mark.parametrize(
     ("data", "match"),
     [
-        ("npz:nowhere.npz", "there is no file nowhere.npz."),
+        ("npz:nowhere.npz", "there is no file nowhere.npz: save one with `np.savez(path, x=inputs, y=labels)`."),
         ("npz:my_models.py", "my_models.py is not an npz file, or is truncated"),
         ("npz:resnet.safetensors", "resnet.safetensors is not an npz file, or is truncated"),
         ("validation.npz", "DATA 'validation.npz' must begin with one of npz:, python:"),
@@ -132,7 +132,11 @@ def test_weights_that_are_not_in_a_safetensors_file(folder, refused, how):
     (folder / "folder").mkdir()
     torch.save(load_file("resnet.safetensors"), folder / "pickled")
     there = how in ("pickled", "truncated", "text")
-    match = f"{how} is not a safetensors file, or is truncated" if there else f"there is no file {how} for the weights"
+    match = (
+        f"{how} is not a safetensors file, or is truncated"
+        if there
+        else f"there is no file {how}: give the path of the weights"
+    )
     refused("fit", MODEL, DATA, "--weights", how, match=match)
 
 

@@ -296,7 +296,7 @@ def refused(peppermill, *arguments):
 @pytest.mark.parametrize(
     ("model", "data", "match"),
     [
-        (NETWORK, "imagefolder:nowhere", "imagefolder:nowhere: there is no folder nowhere."),
+        (NETWORK, "imagefolder:nowhere", "imagefolder:nowhere: there is no folder nowhere: name the one"),
         (
             NETWORK,
             "imagefolder:val/cat",
@@ -314,7 +314,7 @@ def refused(peppermill, *arguments):
         ("python:picture_models:two", FOLDER, "imagefolder:val has 3 classes, but the network tells 2 apart"),
         ("python:picture_models:two", "imagefolder:val/eel?labels=high.csv", "has 8 classes, but the network tells 2"),
         ("python:picture_models:bare", FOLDER, "this model does not say how its pictures are prepared. Say how, as in"),
-        (NETWORK, "hf:./nowhere:test", "hf:./nowhere:test cannot be had: "),
+        (NETWORK, "hf:./nowhere:test", "hf:./nowhere:test cannot be had ("),
     ],
 )
 def test_what_cannot_be_is_one_clear_line(peppermill, val, folder, model, data, match):

@@ -59,7 +59,8 @@ def test_stdout_has_results_and_nothing_else(start, folder):
 
 def test_a_mistake_is_one_line_and_exit_code_2(start, untouched):
     process = start("fit", "python:my_models:resnet", "npz:nowhere.npz")
-    assert process.communicate(timeout=120) == (b"", b"error: there is no file nowhere.npz.\n")
+    said = b"error: there is no file nowhere.npz: save one with `np.savez(path, x=inputs, y=labels)`.\n"
+    assert process.communicate(timeout=120) == (b"", said)
     assert process.returncode == 2
 
 

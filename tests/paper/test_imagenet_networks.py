@@ -10,11 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.func import functional_call
 
+from peppermill.foreign import functional_call
+from peppermill.noise import Noise
 from peppermill.paper import imagenet_networks, resnet50
 from peppermill.paper.cifar_resnet import CifarResNet, cifar_resnet_from
+from peppermill.paper.image_members import Group, ImageMembers, LabelledPixels
 from peppermill.paper.imagenet_networks import CAFFE, NETWORKS, TENSORFLOW, TORCH, keras_network, network_named
+from peppermill.paper.machine import Machine
 from peppermill.paper.tensorflowjs import batch_norm_epsilon, read_layers_model
 from peppermill.parameters import select
 
@@ -25,9 +28,9 @@ pytest.importorskip("keras")
 @pytest.fixture(scope="module")
 def keras_resnet50() -> Any:
     """Keras' ResNet50 for 64x64 images of 10 classes, every array random, variances positive."""
-    model = keras_network("ResNet50", weights=None, classes=10, input_shape=(64, 64, 3))
+    model = keras_network("ResNet50?pretrained=false&classes=10&size=64")
     generator = torch.Generator().manual_seed(0)
-    for name, value in [*model.named_parameters(), *model.named_buffers()]:
+    for name, value in model.named_parameters():
         random = torch.randn(value.shape, generator=generator)
         fan_in = value[..., 0].numel()
         with torch.no_grad():
@@ -41,7 +44,7 @@ def keras_resnet50() -> Any:
 
 
 def arrays_of(model: Any) -> dict[str, np.ndarray]:
-    return {name: value.detach().numpy() for name, value in [*model.named_parameters(), *model.named_buffers()]}
+    return {variable.path: variable.value.detach().numpy() for variable in model.network.weights}
 
 
 def test_the_twin_gives_what_keras_gives(keras_resnet50: Any, tmp_path: Path) -> None:
@@ -76,7 +79,7 @@ def test_keras_and_its_twin_have_53_convolution_kernels_and_no_batch_norm_array(
 )
 def test_the_convolutions_of_the_other_five_are_counted(name: str, side: int, kernels: int) -> None:
     """DenseNets and VGGs are named by their layers, of which one and three are dense; Szegedy et al. have 94."""
-    model = keras_network(name, weights=None, classes=7, input_shape=(side, side, 3))
+    model = keras_network(f"{name}?pretrained=false&classes=7&size={side}")
     assert len(select(model, "conv")) == kernels
     with torch.no_grad():
         assert model(torch.randn(2, 3, side, side)).shape == (2, 7)
@@ -84,7 +87,7 @@ def test_the_convolutions_of_the_other_five_are_counted(name: str, side: int, ke
 
 def test_a_keras_network_made_twice_has_the_same_names_and_so_the_same_noise() -> None:
     """InceptionV3 leaves the names of its layers to Keras, which counts on from one model to the next."""
-    first, second = (keras_network("InceptionV3", weights=None, input_shape=(75, 75, 3), classes=2) for _ in range(2))
+    first, second = (keras_network("InceptionV3?pretrained=false&classes=2&size=75") for _ in range(2))
     assert list(select(first, "conv")) == list(select(second, "conv"))
 
 
@@ -93,9 +96,32 @@ def test_noise_on_a_keras_model_reaches_its_outputs_and_leaves_the_model_as_it_w
     with torch.no_grad():
         before = keras_resnet50(images)
         kernels = {name: 1.1 * value for name, value in select(keras_resnet50, "conv").items()}
-        moved = functional_call(keras_resnet50, kernels, (images,))
+        moved = functional_call(keras_resnet50, kernels, (images,), {})
         assert (moved - before).abs().max() > 1e-3
         assert torch.equal(keras_resnet50(images), before)
+
+
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # of Keras beside numpy 2
+def test_the_weights_of_a_keras_file_go_into_the_network(keras_resnet50: Any, tmp_path: Path) -> None:
+    keras_resnet50.network.save_weights(tmp_path / "ResNet50.weights.h5")
+    again = keras_network("ResNet50?classes=10&size=64", tmp_path / "ResNet50.weights.h5")
+    images = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(3))
+    with torch.no_grad():
+        assert torch.equal(again(images), keras_resnet50(images))
+
+
+def test_table_1_runs_the_members_of_a_keras_network(tmp_path: Path) -> None:
+    """Log-probabilities of the second member, against theta* + sigma epsilon put into the network's own arrays."""
+    model = keras_network("VGG16?pretrained=false&classes=3&size=32")
+    pixels = torch.randint(0, 256, (4, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    data = LabelledPixels(pixels, torch.tensor([0, 1, 2, 0]), CAFFE)
+    members = ImageMembers(model, data, "conv", 0, Machine(precision="float32"), tmp_path, {}, batch_size=3)
+    found = members.run(0.05, [Group(1, 1, 2)]).averaged
+    with torch.no_grad():
+        for name, value in model.named_parameters():
+            if value.ndim == 4:
+                value.add_(0.05 * Noise(antithetic=False).draw(name, 1, value))
+        torch.testing.assert_close(found, model(CAFFE(pixels)).double().log_softmax(1), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,26 @@ def test_the_schedules_move_the_rate_where_they_say() -> None:
     assert longer(1.0, 2.0, more=2).averaged == (16, 17)
 
 
+def test_what_a_schedule_does_not_say_is_izmailovs() -> None:
+    """A rate of 1e-3 after two thirds of the epochs, statistics refreshed; cycles of three epochs from 3e-3 to 1e-3."""
+    assert swa_from("constant", 2.5e-4) == constant(2.5e-4, 1e-3, start=10, epochs=15)
+    assert swa_from("cyclic", 2.5e-4) == cyclic(2.5e-4, 3e-3, 1e-3, length=3, start=6, epochs=15)
+    assert swa_from("longer", 2.5e-4).learning_rates == (2.5e-4,) * 15 + (1e-3,) * 15
+    assert swa_from("fixed", 2.5e-4).learning_rates == (1e-3,) * 15
+    assert swa_from("constant", 2.5e-4).refresh
+    assert swa_from("plain", 2.5e-4).averaged == tuple(range(4, 16))
+
+
+def test_a_schedule_is_shortened_with_its_epochs() -> None:
+    """Two of fifteen epochs: of thirty, four remain, and at least one is averaged, the last where none was."""
+    whole = longer(1.0, 2.0)
+    assert whole.shortened(15) == whole
+    assert whole.shortened(2).learning_rates == (1.0,) * 4
+    assert whole.shortened(2).averaged == (4,)
+    assert plain(1.0, start=1).shortened(3).averaged == (1, 2, 3)
+    assert plain(1.0, start=1).shortened(0).averaged == (1,)
+
+
 def test_an_unknown_schedule_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match="`swa='often'` is unknown: begin with one of plain, fixed"):
         swa_from("often", 1e-3)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import load_file
 from scipy import stats
 from torch import nn
 from typer.testing import CliRunner
@@ -155,10 +156,13 @@ def test_splits_that_share_their_members_give_what_each_gives_alone(
 
 
 def test_members_are_run_once_for_all_splits(images: Path, tmp_path: Path) -> None:
-    """Twelve splits ask for few more values of sigma than one: they sit on one lattice."""
-    one = table1.main(settings(images, tmp_path / "1", splits=2))["Small"]["passes"]
-    many = table1.main(settings(images, tmp_path / "12", splits=12))["Small"]["passes"]
-    assert one < many < 3 * one
+    """Twelve splits ask for few more values of sigma than one: they sit on one lattice. A pass is a kept member."""
+    found = {splits: table1.main(settings(images, tmp_path / str(splits), splits=splits)) for splits in (2, 12)}
+    passes = {splits: rows["Small"]["passes"] for splits, rows in found.items()}
+    assert passes[2] < passes[12] < 3 * passes[2]
+    for splits, count in passes.items():
+        kept = (tmp_path / str(splits) / "work" / "table1").rglob("*.safetensors")
+        assert sum(len(load_file(path)["rows"]) for path in kept) == count
 
 
 @pytest.mark.filterwarnings("ignore::peppermill.PepWarning")
@@ -247,6 +251,34 @@ def test_no_image_both_tunes_and_tests() -> None:
     assert [split.record() for split in splits_of(50, 11, 2)] == [split.record() for split in splits_of(50, 11, 4)[:2]]
 
 
+def test_a_split_says_how_it_was_made_and_leaves_something_on_both_sides() -> None:
+    first, second = (split.record() for split in splits_of(50, 11, 2))
+    assert (first["seed"], first["made"]) == (None, "the first images tune")
+    assert (second["seed"], second["made"]) == (1, "numpy's default_rng(1).permutation")
+    assert (second["tuning"], second["test"], len(str(second["digest"]))) == (11, 39, 16)
+    for tuning in (0, 50):
+        with pytest.raises(ValueError, match=f"`tuning={tuning}` must leave images to tune on and to test on"):
+            splits_of(50, tuning, 1)
+
+
+def test_without_a_lower_end_pep_may_be_no_noise_at_all(images: Path, tmp_path: Path) -> None:
+    """The networks of CIFAR-10 have an upper end alone; the paper's own search never looks at sigma = 0."""
+    members = members_of(images, tmp_path, small_network())
+    tried = {
+        lower: [sigma for sigma, _ in METHODS["pep"](Case(Part(members), Part(members), lower, 0.3)).points]
+        for lower in (None, 0.01)
+    }
+    assert min(tried[None]) == 0 < max(tried[None]) <= 0.3
+    assert min(tried[0.01]) > 0.01
+
+
+def test_the_settings_are_those_of_section_3_1() -> None:
+    for settled in (Settings(), Case(None, None, None, None)):  # type: ignore[arg-type]
+        assert (settled.tuning_size, settled.size, settled.iterations) == (5, 10, 7)
+    assert (Settings().tuning, Settings().bins, Settings().minimum_count) == (5000, 10, 21)
+    assert {(row.lower, row.upper) for row in map(NETWORKS.get, table1.PAPER) if row} == {(5e-4, 5e-3)}
+
+
 def test_paired_tests_agree_with_scipy() -> None:
     generator = torch.Generator().manual_seed(0)
     nll, brier, error, confidence = (torch.rand(80, generator=generator).double() for _ in range(4))
@@ -317,6 +349,10 @@ def test_the_command_line_runs_a_network(images: Path, tmp_path: Path, monkeypat
     arguments = ["paper", "table1", "--networks", "Small", "--imagenet", str(images), "--tuning", "20", "--tiny"]
     found = CliRunner().invoke(app, arguments)
     assert found.exit_code == 0, found.output
-    assert (tmp_path / "results" / "paper" / "table1-Small.json").is_file()
+    content = json.loads((tmp_path / "results" / "paper" / "table1-Small.json").read_text())
+    direct = table1.main(
+        table1.tiny(Settings(("Small",), images, tuning=20, out=tmp_path / "a", say=lambda text: None))
+    )
+    assert content["columns"] == direct["Small"]["columns"]
     refused = CliRunner().invoke(app, ["paper", "table1", "--networks", "Small"])
     assert refused.exit_code == 2

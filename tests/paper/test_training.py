@@ -162,19 +162,6 @@ def test_what_is_compiled_is_the_same_training(dropout: bool, monkeypatch: pytes
     torch.testing.assert_close(compiled.state, plain.state, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("dropout", [False, True])
-def test_one_by_one_on_streams_is_the_same_as_one_stack(dropout: bool) -> None:
-    images, labels = made("mnist_mlp", 150)
-    schedule = Schedule((0.05, 0.05), momentum=0.9)
-    stacked, apart = (
-        train_together(mnist_mlp(10, dropout), images, labels, SEEDS, schedule, Machine(streams=streams))
-        for streams in (0, 2)
-    )
-    torch.testing.assert_close(stacked.losses, apart.losses, rtol=1e-4, atol=0)
-    logits = [forward(mnist_mlp(), one.state, images) for one in (stacked, apart)]
-    torch.testing.assert_close(*logits, rtol=0, atol=2e-3)
-
-
 def test_seeds_differ_in_weights_in_order_and_in_masks() -> None:
     images, labels = made("mnist_mlp", 128)
     trained = train_together(mnist_mlp(10, True), images, labels, (17, 18), Schedule((1e-3,)), Machine())

@@ -70,6 +70,11 @@ def test_the_claim_follows_from_what_is_significant(nll, ece, claim):
     assert found.claim == f"PEP {claim}"
 
 
+@pytest.mark.parametrize(("nll", "change"), [(0.4, "±0 %"), (0.2, "−50 %"), (1.2, "+200 %"), (0.399, "±0 %")])
+def test_a_tile_says_by_how_much_of_the_first_value_a_score_changed(nll, change):
+    assert verdict(run(pep(nll))).tiles[1].change == change
+
+
 def test_no_noise_changes_nothing_and_costs_nothing():
     still = pep(nll=0.4, ece=0.06, error=0.1, p_values=(1.0, 1.0, 1.0), fitted={"sigma": 0.0})
     found = verdict(run({**still, "forward_passes": 1}))

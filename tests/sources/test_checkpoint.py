@@ -107,7 +107,7 @@ def test_weights_without_a_network_are_asked_for_one():
 
 
 def test_a_path_with_an_at_sign_is_read_up_to_the_last_one(tmp_path):
-    with pytest.raises(ValueError, match=r"there is no file a@b\.pt for the weights"):
+    with pytest.raises(ValueError, match=r"there is no file a@b\.pt: give the path of the weights, a \.safetensors, "):
         source_from("checkpoint:a@b.pt@timm:resnet18")
 
 

@@ -162,7 +162,9 @@ def test_texts_need_a_model_that_prepares_them(saved):
 
 def test_what_is_not_there_is_one_line(tmp_path, monkeypatch):
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
-    with pytest.raises(ValueError, match=r"hf:.*nowhere cannot be had: ") as error:
+    with pytest.raises(
+        ValueError, match=r"hf:.*nowhere cannot be had \(.*\): name a folder, or data of the hub"
+    ) as error:
         data_from(f"hf:{tmp_path}/nowhere", length)
     assert "\n" not in str(error.value)
 

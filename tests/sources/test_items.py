@@ -310,8 +310,15 @@ def test_reading_leaves_nothing_behind_when_it_fails(own_folder):
     assert list(own_folder.iterdir()) == []
 
 
-def test_there_is_at_least_one_core():
-    assert 1 <= cores() <= (os.cpu_count() or 1)
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system binds no process to a core")
+def test_cores_that_the_process_may_not_use_do_not_count():
+    allowed = os.sched_getaffinity(0)
+    assert cores() == len(allowed)
+    try:
+        os.sched_setaffinity(0, {min(allowed)})
+        assert cores() == 1
+    finally:
+        os.sched_setaffinity(0, allowed)
 
 
 def test_a_column_refuses_another_type():

@@ -6,11 +6,13 @@ import keras
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import save_file
 from typer.testing import CliRunner
 
 import peppermill as pm
 from peppermill.cli.app import app
+from peppermill.paper.pictures import prepared
 from peppermill.parameters import select
 from peppermill.sources import source_from
 
@@ -63,6 +65,18 @@ def test_images_are_resized_by_their_short_side_cropped_and_scaled_by_keras():
     assert pixels[100, 200].tolist() == pytest.approx([200 - 103.939, -116.779, -123.68], abs=1e-3)
     wide = prepare(tiny.picture(448, 224))  # the border between red and blue stays in the middle
     assert (wide[0, 100, 2] > 0, wide[0, 124, 2] > 0) == (True, False)
+
+
+def test_images_are_cut_as_those_of_table_1_are(tmp_path):
+    """Sides that another rounding makes a pixel longer, or crops a pixel further down."""
+    source = source_from("keras:ResNet50?pretrained=false")
+    for width, height in ((333, 250), (250, 333), (301, 299)):
+        picture = Image.fromarray(np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8))
+        picture.save(tmp_path / "picture.png")
+        expected = keras.applications.resnet.preprocess_input(
+            prepared(tmp_path / "picture.png", 256, 224).astype(np.float32)
+        )
+        assert np.array_equal(source.prepare(picture).numpy(), expected)
 
 
 @pytest.mark.parametrize("ending", [".keras", ".h5"])
@@ -136,7 +150,7 @@ def test_weights_from_a_file_go_into_an_application(ending, tmp_path, monkeypatc
             r"keras:broken\.keras could not be had \(.*\): expected a whole model of Keras' own lay",
         ),
         ("keras:broken.h5", r"keras:broken\.h5 could not be had"),
-        ("keras:ResNet50?size=large", r"`size=large` must be a whole number of pixels, at least 1"),
+        ("keras:ResNet50?size=large", r"`size=large` must be a whole number, at least 1"),
         ("keras:ResNet50?pretrained=false&size=8", r"keras:ResNet50 could not be had \(.*at least 32"),
         ("checkpoint:broken.h5@keras:MobileNetV2?size=32", r"broken\.h5 does not fit this Functional: "),
         ("checkpoint:broken.h5@timm:resnet18", r"broken\.h5 holds weights of Keras, and this ResNet is no Keras model"),

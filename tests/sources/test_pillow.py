@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from peppermill.sources import image_folder
-from peppermill.sources.pillow import constant_picture, picture
+from peppermill.sources.pillow import constant_picture, picture, resized_by_the_paper, to_rgb
 from tests.sources.pictures import picture as noise
 
 GREYS = np.arange(256, dtype=np.uint8).reshape(16, 16)
@@ -67,6 +67,14 @@ def test_sixteen_bits_lose_the_lower_eight():
     assert np.array_equal(pixels(saved(Image.fromarray(deep), "PNG"))[..., 2], GREYS)
 
 
+@pytest.mark.parametrize(("brightest", "expected"), [(255, 255), (256, 1), (65535, 255), (70000, 255)])
+def test_whole_numbers_above_255_have_sixteen_bits(brightest, expected):
+    """What fits into a byte is one already; what is beyond sixteen bits is white."""
+    deep = np.full((4, 4), brightest, np.int32 if brightest > 65535 else np.uint16)
+    found = np.asarray(to_rgb(Image.fromarray(deep)))
+    assert (found == expected).all()
+
+
 def test_cmyk_is_light_left_over_by_ink():
     """No ink is white; full cyan leaves green and blue; full black leaves nothing (up to the loss of JPEG)."""
     inks = np.zeros((16, 48, 4), np.uint8)
@@ -92,6 +100,37 @@ def test_a_constant_picture_has_one_brightness():
     found = np.asarray(constant_picture(77, height=2, width=3))
     assert found.shape == (2, 3, 3)
     assert (found == 77).all()
+
+
+@pytest.mark.parametrize(
+    ("size", "resized", "corner"),
+    [
+        ((40, 20), (28, 14), (8, 1)),  # 40 * 14 / 20
+        ((21, 50), (14, 33), (1, 10)),  # 33.3 is rounded down, half of 33 - 12 to the even 10
+        ((50, 21), (33, 14), (10, 1)),
+        ((16, 12), (18, 14), (3, 1)),  # 18.7 is rounded down
+        ((14, 14), (14, 14), (1, 1)),
+    ],
+)
+def test_the_paper_s_square_is_pillow_s_bicubic_resize_and_crop(size, resized, corner):
+    image = noise(4).resize(size)
+    expected = image.resize(resized, Image.Resampling.BICUBIC).crop((*corner, corner[0] + 12, corner[1] + 12))
+    assert np.array_equal(np.asarray(resized_by_the_paper(image, 14, 12)), np.asarray(expected))
+
+
+def test_no_square_reaches_beyond_the_picture():
+    """550 * (299 / 550) is 298.99...: rounded down, a line of InceptionV3's input would be missing."""
+    assert int(550 * (299 / 550)) == 298
+    found = np.asarray(resized_by_the_paper(constant_picture(200, 550, 550), 299, 299))
+    assert found.shape == (299, 299, 3)
+    assert (found == 200).all()
+
+
+def test_images_prepared_before_stay_what_they_were():
+    """214 * (256 / 214) is 255.99..., so that the numbers of Table 1 rest on 256 x 255 pixels of a square image."""
+    image = noise(6).resize((214, 214))
+    expected = image.resize((256, 255), Image.Resampling.BICUBIC).crop((16, 16, 240, 240))
+    assert np.array_equal(np.asarray(resized_by_the_paper(image, 256, 224)), np.asarray(expected))
 
 
 def test_without_pillow_the_cure_is_named(monkeypatch, tmp_path):

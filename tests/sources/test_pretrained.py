@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 import peppermill as pm
 from peppermill.cli.app import app
 from peppermill.parameters import select
-from peppermill.sources import MODELS, model_from, source_from
+from peppermill.sources import MODELS, source_from
 
 from . import tiny
 
@@ -40,7 +40,7 @@ def sharp(model):
 @pytest.mark.parametrize(("rule", "count"), [("conv", 20), ("kernels", 21), ("last_layer", 1), ("all", 62)])
 def test_resnet18_is_counted(library, rule, count):
     """16 convolutions in 8 blocks, 3 shortcuts, the stem; the dense layer and its bias; 20 norms with two arrays."""
-    model = model_from(f"{library}:resnet18?pretrained=false")
+    model = source_from(f"{library}:resnet18?pretrained=false").model
     selected = select(model, rule)
     assert len(selected) == count
     norms = {
@@ -76,7 +76,7 @@ def test_other_classes_have_no_names(library):
 @pytest.mark.filterwarnings("ignore:torch.nn.init:UserWarning")
 @pytest.mark.parametrize("library", SMALL)
 def test_fit_takes_such_a_network_and_a_loader_as_they_are(library, tmp_path):
-    model = tiny.seeded(lambda: model_from(SMALL[library]))
+    model = tiny.seeded(lambda: source_from(SMALL[library]).model)
     data = sharp(model)
     pep = pm.fit(model, DataLoader(TensorDataset(*data), batch_size=20), size=2)
     assert pep.sigma > 0
@@ -92,7 +92,7 @@ def test_the_command_line_takes_the_architecture_from_the_library_and_weights_fr
     """`--weights` alone is enough: nothing is downloaded, and no `?pretrained=false` is needed."""
     monkeypatch.chdir(tmp_path)
     text = "timm:test_resnet.r160_in1k?classes=3"
-    model = tiny.seeded(lambda: model_from(f"{text}&pretrained=false"))
+    model = tiny.seeded(lambda: source_from(f"{text}&pretrained=false").model)
     inputs, labels = sharp(model)
     save = save_file if ending == ".safetensors" else torch.save
     save(model.state_dict(), f"weights{ending}")
@@ -113,10 +113,10 @@ def test_the_command_line_takes_the_architecture_from_the_library_and_weights_fr
         ("timm:resnet18.a1_in", r"timm has no classifier 'resnet18\.a1_in': did you mean timm:resnet18\.a1_in1k"),
         ("timm:Resnet18", r"did you mean timm:resnet18"),
         ("timm:qqqqqqqqqq", r"timm has no classifier 'qqqqqqqqqq': its documentation lists them"),
-        ("timm:test_vit4.r160_in1k?depth=3", r"`depth` in .* is no setting of this source: choose of pretrained, cla"),
+        ("timm:test_vit4.r160_in1k?depth=3", r"the option .depth=3. is unknown or empty: after `\?` may stand pretr"),
         ("timm:resnet18?classes=3", r"`classes=3` would put a fresh, untrained last layer on the pre-trained network"),
         ("timm:resnet18?pretrained=false&classes=few", r"`classes=few` must be a whole number, at least 1"),
-        ("timm:resnet18?pretrained=no", r"`pretrained=no` must be true or false"),
+        ("timm:resnet18?pretrained=no", r"`pretrained=no` must be `pretrained=true` or `pretrained=false`"),
         ("timm:darknet17", r"has no pre-trained weights: give your own with `--weights FILE`"),
         ("torchvision:resnet17", r"torchvision has no classifier 'resnet17': did you mean torchvision:resnet18"),
         ("torchvision:fcn_resnet50", r"torchvision has no classifier 'fcn_resnet50': did you mean"),
@@ -149,6 +149,17 @@ def test_a_missing_library_is_named_with_its_extra(scheme, extra, monkeypatch):
     with pytest.raises(ImportError, match=rf'`pip install "peppermill\[{extra}\]"`') as error:
         source_from(f"{scheme}:anything")
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("library", ["timm", "torchvision"])
+def test_a_torchvision_of_another_torch_gets_one_clear_line(library, tmp_path, monkeypatch):
+    """It raises a RuntimeError when it is imported, also where timm imports it."""
+    for name in [name for name in sys.modules if name.split(".")[0] == library]:
+        monkeypatch.delitem(sys.modules, name)
+    (tmp_path / f"{library}.py").write_text("raise RuntimeError('operator torchvision::nms does not exist')")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ImportError, match=rf"needs {library}.* \(operator torchvision::nms does not exist\): `pip ins"):
+        source_from(f"{library}:resnet18")
 
 
 def test_no_library_is_imported_before_it_is_asked_for():

@@ -5,7 +5,7 @@ import sys
 import pytest
 from torch import nn
 
-from peppermill.sources.python import data, model
+from peppermill.sources.python import data, source
 
 MODULE = """
 import torch
@@ -47,13 +47,13 @@ def name(tmp_path, monkeypatch):
 
 
 def test_a_model_comes_in_evaluation_mode(name):
-    found = model(f"{name}:make")
+    found = source(f"{name}:make").model
     assert isinstance(found, nn.Sequential)
     assert not any(part.training for part in found.modules())
 
 
 def test_a_class_without_arguments_is_a_factory(name):
-    assert type(model(f"{name}:Net")).__name__ == "Net"
+    assert type(source(f"{name}:Net").model).__name__ == "Net"
 
 
 def test_data_are_whatever_the_function_returns(name):
@@ -62,42 +62,42 @@ def test_data_are_whatever_the_function_returns(name):
 
 
 def test_a_package_is_reached_with_dots():
-    assert isinstance(model("torch.nn:Identity"), nn.Identity)
+    assert isinstance(source("torch.nn:Identity").model, nn.Identity)
 
 
 @pytest.mark.parametrize("text", ["my_models", "my_models:"])
 def test_both_parts_are_needed(text):
     with pytest.raises(ValueError, match=r"must name a module and a function in it, as in `python:package\.module"):
-        model(text)
+        source(text)
 
 
 def test_a_missing_module_is_named_with_the_cure():
     with pytest.raises(ValueError, match=r"there is no module 'nowhere_at_all'\. Run the command in the folder"):
-        model("nowhere_at_all:make")
+        source("nowhere_at_all:make")
 
 
 def test_a_package_that_the_module_itself_misses_is_named(name, tmp_path):
     (tmp_path / f"{name}.py").write_text("import a_package_that_nobody_has\n")
     with pytest.raises(ValueError, match=r"there is no module 'a_package_that_nobody_has'.*install its package"):
-        model(f"{name}:make")
+        source(f"{name}:make")
 
 
 @pytest.mark.parametrize("missing", ["missing", "constant"])
 def test_a_missing_function_is_told_which_there_are(name, missing):
     with pytest.raises(ValueError, match=rf"{name} has no function '{missing}'; it has Net, make, pair, needs"):
-        model(f"{name}:{missing}")
+        source(f"{name}:{missing}")
 
 
 def test_what_is_no_network_is_refused(name):
     with pytest.raises(ValueError, match=r":number returned int, which is no torch\.nn\.Module"):
-        model(f"{name}:number")
+        source(f"{name}:number")
 
 
 def test_a_factory_that_wants_arguments_is_refused(name):
     with pytest.raises(ValueError, match=r":needs is called without arguments, and cannot be \(missing.*'depth'\)"):
-        model(f"{name}:needs")
+        source(f"{name}:needs")
 
 
 def test_an_error_of_the_factory_itself_is_left_as_it_is(name):
     with pytest.raises(RuntimeError, match="no such checkpoint"):
-        model(f"{name}:broken")
+        source(f"{name}:broken")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from peppermill.sources import data_from, data_or_inputs_from, model_from
+from peppermill.sources import data_from, data_or_inputs_from, source_from
 
 
 @pytest.fixture
@@ -16,7 +16,7 @@ def module(tmp_path, monkeypatch):
 
 def test_the_scheme_chooses_the_source(module, tmp_path):
     np.savez(tmp_path / "pair.npz", x=np.ones((4, 2)), y=np.arange(4))
-    assert isinstance(model_from(f"python:{module}:make"), torch.nn.Linear)
+    assert isinstance(source_from(f"python:{module}:make").model, torch.nn.Linear)
     assert data_from(f"npz:{tmp_path}/pair.npz")[1].tolist() == [0, 1, 2, 3]
 
 
@@ -32,7 +32,7 @@ def test_data_may_lack_labels_where_only_inputs_are_needed(tmp_path):
 @pytest.mark.parametrize("text", ["my_models:make", "tensorflow:my_models:make", "python:", "", ":"])
 def test_a_model_of_no_known_scheme_is_told_which_there_are(text):
     with pytest.raises(ValueError, match=r"MODEL '.*' must begin with one of .*python:.* as in `timm:resnet50`"):
-        model_from(text)
+        source_from(text)
 
 
 @pytest.mark.parametrize("text", ["validation.npz", "csv:validation.csv", "npz:", ""])

@@ -140,9 +140,12 @@ def test_without_pretrained_weights_the_architecture_is_made(folders):
         ("hf:nobody/nothing", r"hf:nobody/nothing could not be had \(.*\): name a folder that .* or a repository"),
         ("hf:no_folder", r"hf:no_folder could not be had"),
         ("hf:{}", r"could not be had \(Unrecognized model .*: expected the folder of a classifier"),
-        ("hf:{}/bert?lenght=3", r"`lenght` in .* is no setting of this source: choose of pretrained, revision, length"),
-        ("hf:{}/bert?length=long", r"`length=long` must be a whole number of tokens, at least 1"),
-        ("hf:{}/bert?pretrained=maybe", r"`pretrained=maybe` must be true or false"),
+        (
+            "hf:{}/bert?lenght=3",
+            r"the option .lenght=3. is unknown or empty: after `\?` may stand pretrained=\.\.\., rev",
+        ),
+        ("hf:{}/bert?length=long", r"`length=long` must be a whole number, at least 1"),
+        ("hf:{}/bert?pretrained=maybe", r"`pretrained=maybe` must be `pretrained=true` or"),
     ],
 )
 def test_what_cannot_be_had_gets_one_clear_line(folders, text, match):

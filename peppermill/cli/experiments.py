@@ -1,0 +1,105 @@
+"""The options that the experiments of the paper share, each said once, and the settings that they make together."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from inspect import Parameter, signature
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from peppermill.cli.console import say
+from peppermill.paper.machine import Machine
+from peppermill.paper.rows import ROWS, SEEDS
+from peppermill.paper.work import Settings
+from peppermill.paper.work import tiny as tiny_settings
+
+Command = Callable[..., None]
+
+Rows = Annotated[str, typer.Option(help=f"Rows, separated by commas: {', '.join(ROWS)}.")]
+Models = Annotated[int, typer.Option(help="Networks for each row, with seeds 17, 18, ...")]
+Device = Annotated[str, typer.Option(help="Where to compute: cpu, cuda, cuda:1.")]
+DataFolder = Annotated[Path | None, typer.Option("--data", help="A folder that already has the data sets.")]
+Out = Annotated[Path, typer.Option(help="Folder for the results.")]
+Checkpoints = Annotated[Path, typer.Option(help="Folder for trained weights and finished stages; safe to delete.")]
+Graphs = Annotated[bool, typer.Option("--graphs/--no-graphs", help="On a GPU: each training step as one CUDA graph.")]
+Compiled = Annotated[
+    bool,
+    typer.Option("--compiled", help="On a GPU: train compiled layers, which takes a minute first and then saves some."),
+]
+Precision = Annotated[str, typer.Option(help="Of products on a GPU: float32, tf32 or bfloat16.")]
+Tiny = Annotated[bool, typer.Option("--tiny", help="Few networks, two epochs: to see that it runs.")]
+
+OUT, CHECKPOINTS = Path("results/paper"), Path(".local/paper")
+
+#: What each shared option is, and its value where neither the user nor the experiment says another.
+SHARED: dict[str, tuple[Any, Any]] = {
+    "rows": (Rows, ",".join(ROWS)),
+    "models": (Models, len(SEEDS)),
+    "device": (Device, "cpu"),
+    "data": (DataFolder, None),
+    "out": (Out, OUT),
+    "checkpoints": (Checkpoints, CHECKPOINTS),
+    "graphs": (Graphs, True),
+    "precision": (Precision, "tf32"),
+    "compiled": (Compiled, False),
+    "tiny": (Tiny, False),
+}
+OF_MANY_ROWS = tuple(SHARED)
+OF_ONE_ROW = tuple(name for name in SHARED if name not in ("rows", "compiled"))
+
+
+def with_settings(names: tuple[str, ...], **defaults: Any) -> Callable[[Command], Command]:
+    """On the command line the shared options of these names stand where the command has its argument `settings`."""
+    shared = [
+        Parameter(name, Parameter.KEYWORD_ONLY, default=defaults.get(name, SHARED[name][1]), annotation=SHARED[name][0])
+        for name in names
+    ]
+
+    def decorate(command: Command) -> Command:
+        @functools.wraps(command)
+        def run(**given: Any) -> None:
+            made = settings_from(**{name: given.pop(name) for name in names})
+            command(settings=made, **given)
+
+        own = signature(command, eval_str=True)
+        shown = [one for each in own.parameters.values() for one in (shared if each.name == "settings" else [each])]
+        run.__signature__ = own.replace(parameters=shown)  # type: ignore[attr-defined]
+        run.__annotations__ = {each.name: each.annotation for each in shown}  # typer reads both
+        return run
+
+    return decorate
+
+
+def settings_from(
+    models: int,
+    device: str,
+    data: Path | None,
+    out: Path,
+    checkpoints: Path,
+    graphs: bool,
+    precision: str,
+    tiny: bool,
+    rows: str = "",
+    compiled: bool = False,
+) -> Settings:
+    """What the shared options say."""
+    if models < 1:
+        raise ValueError(f"`--models {models}` must be at least 1.")
+    settings = Settings(
+        rows=names_in(rows),
+        seeds=tuple(range(SEEDS[0], SEEDS[0] + models)),
+        data=data,
+        out=out,
+        checkpoints=checkpoints,
+        machine=Machine(device, graphs, precision, compiled),
+        say=say,
+    )
+    return tiny_settings(settings) if tiny else settings
+
+
+def names_in(text: str) -> tuple[str, ...]:
+    """Names separated by commas."""
+    return tuple(name.strip() for name in text.split(",") if name.strip())

@@ -1,0 +1,22 @@
+"""The results of an experiment: one JSON file, written whole or not at all, and where its numbers were made."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from peppermill.files import write_atomically
+
+
+def write_result(path: Path, content: Mapping[str, Any]) -> None:
+    """Numbers that are not finite are refused: a table has no place for them."""
+    write_atomically(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
+
+
+def where(content: Mapping[str, Any]) -> str:
+    """Hardware, versions and date of a result, for the page."""
+    made = content["provenance"]
+    place = made["hardware"].get("gpu") or f"{made['hardware']['processor']}, {made['hardware']['cores']} cores"
+    return f"({place}; torch {made['versions']['torch']}; {made['time'][:10]}.)"
