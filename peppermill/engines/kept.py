@@ -8,8 +8,9 @@ network is watched by its address and its version, every module by what its attr
 from __future__ import annotations
 
 import threading
-from itertools import count
-from operator import is_
+from collections.abc import Callable
+from itertools import chain
+from operator import attrgetter, is_
 from typing import Any
 
 import torch
@@ -22,7 +23,10 @@ from peppermill.types import Params
 
 KEPT_BYTES = 2**28  # of weights or of directions, on a CPU
 KEPT_SHARE = 0.25  # of the free memory, on a GPU
-_NEVER = count(start=-1, step=-1)
+MOST_PREPARED = 2  # plans, one for each kind of inputs, whose own arrangement of the weights is kept
+_HELD = ("_modules", "_parameters", "_buffers")
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
+_VERSION = attrgetter("_version")
 
 
 class Kept:
@@ -52,18 +56,24 @@ class State:
     """Everything on which a network's outputs depend, so that a change is noticed without reading a weight."""
 
     def __init__(self, model: nn.Module) -> None:
-        self.model = model
-        self.watched = [(module.__dict__, _parts(module.__dict__)) for module in model.modules()]
-        self.tensors = [part for _, parts in self.watched for part in parts if isinstance(part, Tensor)]
-        self.numbers = self._numbers()
+        owns = [module.__dict__ for module in model.modules()]
+        self.model, self.held = model, [part for own in owns for part in (own, *(own[name] for name in _HELD))]
+        self.sized = [*self.held, *(own[name] for own in owns for name in _HOOKS)]
+        self.parts = [part for held in self.held for part in held.values()]
+        self.tensors = [part for part in self.parts if isinstance(part, Tensor)]
+        self.counted = not any(value.is_inference() for value in self.tensors)  # whether torch counts who writes
+        self.numbers = self._numbers() if self.counted else ()
 
     def holds(self, model: nn.Module) -> bool:
-        """Whether the network is still in this state."""
-        same = model is self.model and all(_same(_parts(own), parts) for own, parts in self.watched)
-        return same and self._numbers() == self.numbers
+        """Whether the network is still in this state; without a line of Python for each of its parts."""
+        return model is self.model and self.counted and self._numbers() == self.numbers and self._same_parts()
 
-    def _numbers(self) -> list[int]:
-        return [_version(value) for value in self.tensors] + [value.data_ptr() for value in self.tensors]
+    def _same_parts(self) -> bool:
+        return all(map(is_, chain.from_iterable(map(dict.values, self.held)), self.parts))
+
+    def _numbers(self) -> tuple[list[int], ...]:
+        addresses, versions = map(Tensor.data_ptr, self.tensors), map(_VERSION, self.tensors)
+        return list(map(len, self.sized)), list(addresses), list(versions)
 
 
 class Store:
@@ -102,7 +112,7 @@ class Store:
         return int(self._room() // sum(value.nbytes for value in self.perturbation.center.values()))
 
     def _part(self, params: Params, first: int) -> Stack:
-        return Stack(params, self.perturbation.center, self.perturbation.noise.antithetic and first % 2 == 0)
+        return Stack(params, self.perturbation.noise.antithetic and first % 2 == 0)
 
     def _kept_stack(self, sigma: float, keep: bool) -> Params | None:
         """All members' weights at this sigma, [m, ...], if they are kept or are to be kept and fit."""
@@ -146,19 +156,23 @@ class Store:
 
 
 class Stack:
-    """The weights of some members, each array [group, ...]."""
+    """The weights of some members, each array [group, ...], and what was computed from them alone."""
 
-    def __init__(self, params: Params, center: Params, paired: bool) -> None:
-        self.params, self.center, self.paired = params, center, paired
-        self._steps: Params = {}
+    def __init__(self, params: Params, paired: bool) -> None:
+        self.params, self.paired = params, paired
+        self._prepared: dict[Any, tuple[Tensor, ...]] = {}
 
     @torch.no_grad()
-    def steps(self, name: str) -> Tensor:
-        """theta_j - theta* of the first of each antithetic pair, [pairs, ...]."""
-        if name not in self._steps:
+    def prepared(self, key: Any, prepare: Callable[..., tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+        """What a plan needs of the weights; of several plans, that of the last few."""
+        found = self._prepared.get(key)
+        if found is None:
             with torch.inference_mode(False):
-                self._steps[name] = self.params[name][::2] - self.center[name]
-        return self._steps[name]
+                found = prepare(*self.params.values())
+            while len(self._prepared) >= MOST_PREPARED:
+                self._prepared.pop(next(iter(self._prepared)), None)
+            self._prepared[key] = found
+        return found
 
 
 def refuse_training_mode(model: Any) -> None:
@@ -184,26 +198,10 @@ def signature(args: Any, kwargs: Any) -> tuple[Any, ...] | None:
     return None if None in described else (len(args), casts, *described)
 
 
-def _parts(own: dict[str, Any]) -> list[Any]:
-    """What a module holds: attributes, modules, tensors, and how many hooks."""
-    held = (own["_modules"], own["_parameters"], own["_buffers"])
-    hooks = len(own["_forward_hooks"]), len(own["_forward_pre_hooks"])
-    return [*own.values(), *hooks, *(part for parts in held for part in parts.values())]
-
-
-def _same(some: list[Any], others: list[Any]) -> bool:
-    return len(some) == len(others) and all(map(is_, some, others))
-
-
 def _described(part: Any) -> Any:
     if isinstance(part, Tensor):
         return tuple(part.shape), part.stride(), part.dtype, part.device
     return (type(part), part) if isinstance(part, (bool, int, float, str, type(None))) else None
-
-
-def _version(value: Tensor) -> int:
-    """How often a tensor was written; one made in inference mode does not count it, and never passes for unchanged."""
-    return next(_NEVER) if value.is_inference() else value._version
 
 
 def room_on(device: torch.device) -> float:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -18,20 +18,17 @@ from peppermill.data import map_tensors, output_tensor
 from peppermill.engines import layers
 from peppermill.engines.borrowed import Shell, borrow, lowered
 from peppermill.engines.engine import Group
+from peppermill.engines.fused import fuse
 from peppermill.engines.kept import Kept, Stack, Store, room_on, signature, tensors_of
 from peppermill.engines.loop import Loop
 from peppermill.engines.members import WITHOUT_GRADIENTS, Members, needs_gradients
 from peppermill.engines.memory import Room, halving
+from peppermill.engines.packed import packs
+from peppermill.engines.prepared import Plan, plan_of
+from peppermill.engines.products import Product
 from peppermill.engines.recorded import largest_bytes, record
 
 _PREPARING = threading.Lock()  # `warnings.catch_warnings` is not for two threads at once
-
-
-class Plan(NamedTuple):
-    """The operations of a group of members on inputs of one kind; weights that enter as steps from theta*."""
-
-    run: Callable[..., Tensor]
-    stepped: tuple[str, ...]
 
 
 class Vmap:
@@ -110,8 +107,7 @@ class _Together:
         if not isinstance(plan, Plan):
             return self._one_by_one(which, args, kwargs, plan)
         self.engine.report = "vmap"
-        steps = (stack.steps(name) for name in plan.stepped)
-        return plan.run(*stack.params.values(), *steps, *tensors_of(args, kwargs))
+        return plan.run(*stack.prepared(key, plan.prepare), *tensors_of(args, kwargs))
 
     def _stack(self, which: range) -> Stack:
         if which not in self.stacks:
@@ -142,41 +138,35 @@ def _prepare(
 
 @torch.no_grad()
 def _recorded(members: Members, precision: str | None, stack: Stack, args: Any, kwargs: Any) -> Plan:
+    """Recorded twice: with products as one operation each, so that they can grow, and then as what they are made of."""
     exact = precision is None and _is_exact(members)
     shell = Shell(members.model, layers.PRODUCTS | (layers.NORMS if exact else {}))
-    products = _products(shell, members, exact)
+    _tell(shell, members, exact, stack.paired)
     call = lowered(shell, members.device, precision)
     args, kwargs = map_tensors(Tensor.detach, (args, kwargs))  # two arguments may be one tensor today, and two tomorrow
+    inputs = [*stack.params.values(), *tensors_of(args, kwargs)]
 
     def all_members() -> Tensor:
         outputs: Tensor = torch.func.vmap(lambda params: output_tensor(call(params, args, kwargs)))(stack.params)
         return outputs
 
-    all_members()  # now it is known which layers have the same inputs for all members
-    shared = tuple(name for name, found in products.items() if any(product.shared for product in found))
-    stepped = shared if exact and stack.paired else ()
-    for name in stepped:
-        for product in products[name]:
-            product.steps = stack.steps(name)
-    inputs = [*stack.params.values(), *(stack.steps(name) for name in stepped), *tensors_of(args, kwargs)]
-    return Plan(record(all_members, inputs)[1], stepped)
+    recording = record(all_members, inputs, whole=True)
+    fuse(recording)
+    return plan_of(record(partial(recording.compiled(), *inputs), inputs), len(stack.params))
 
 
-def _products(shell: Shell, members: Members, exact: bool) -> dict[str, list[layers.Product]]:
-    """Tell the shell's layers whose weights differ between members about theta*; let the norms compute theirs."""
-    center = members.perturbation.center
-    found: dict[str, list[layers.Product]] = {}
+def _tell(shell: Shell, members: Members, exact: bool, paired: bool) -> None:
+    """Tell the shell's layers whose weights differ between members how to multiply; let the norms compute theirs."""
     own: set[int] = set()
-    for name, value in center.items():
+    for name, value in members.perturbation.center.items():
         for owner, key in shell.owners[name]:
             own.add(id(owner))
             if key == "weight" and isinstance(owner, tuple(layers.PRODUCTS.values())):
-                owner.__dict__["product"] = product = layers.Product(value)
-                found.setdefault(name, []).append(product)
+                center = value if exact and paired else None
+                owner.__dict__["how"] = Product(owner, center, exact and packs(value))
     for module in shell.copies.values():
         if exact and isinstance(module, layers.MemberNorm) and id(module) not in own:
             module.prepare()
-    return found
 
 
 def _is_exact(members: Members) -> bool:

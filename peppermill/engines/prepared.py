@@ -1,0 +1,63 @@
+"""What depends on the members' weights alone is computed once for each set of weights, and not in each call.
+
+Of the recorded operations some need only weights: a transposition, a packing for the processor, the product of a
+kernel with the scale of a norm. They make up one function, the rest another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from torch import Tensor
+from torch.fx import Graph, Node
+
+from peppermill.engines.recorded import Recording, written
+
+
+class Plan(NamedTuple):
+    """The operations of a group of members on inputs of one kind, in two steps."""
+
+    prepare: Callable[..., tuple[Tensor, ...]]  # (*weights) -> what is worth keeping
+    run: Callable[..., Tensor]  # (*what is kept, *inputs) -> outputs
+
+
+def plan_of(recording: Recording, weights: int) -> Plan:
+    """The recorded operations, of whose inputs so many are weights."""
+    recording.clean()
+    given = [node for node in recording.graph.nodes if node.op == "placeholder"]
+    early = _early(recording.graph, given[:weights])
+    kept = [node for node in early if any(user not in early for user in node.users)]
+    before = _graph(given[:weights], (node for node in early if node not in given), tuple(kept))
+    (result,) = (node.args[0] for node in recording.graph.nodes if node.op == "output")
+    late = (node for node in recording.graph.nodes if node.op == "call_function" and node not in early)
+    after = _graph([*kept, *given[weights:]], late, result)
+    return Plan(recording.compiled(before), recording.compiled(after))
+
+
+def _early(graph: Graph, weights: list[Node]) -> dict[Node, None]:
+    """The nodes that depend on weights and constants alone; nothing is kept to which somebody writes."""
+    early = dict.fromkeys(weights)
+    for node in graph.nodes:
+        known = [one.op == "get_attr" or one in early for one in node.all_input_nodes]
+        if node.op == "call_function" and not written(node) and known and all(known):
+            early[node] = None
+    changed = (value for node in graph.nodes for value in written(node))
+    return dict.fromkeys(weights) if any(value in early for value in changed) else early
+
+
+def _graph(inputs: list[Node], nodes: Iterable[Node], result: Node | tuple[Node, ...]) -> Graph:
+    """A graph of its own for some of the nodes."""
+    graph, own = Graph(), dict[Node, Node]()
+
+    def copied(node: Node) -> Node:
+        if node not in own:
+            own[node] = graph.node_copy(node)  # a constant
+        return own[node]
+
+    for number, node in enumerate(inputs):
+        own[node] = graph.placeholder(f"input_{number}")
+    for node in nodes:
+        own[node] = graph.node_copy(node, copied)
+    graph.output(copied(result) if isinstance(result, Node) else tuple(map(copied, result)))
+    return graph
