@@ -171,11 +171,10 @@ def against(
 ) -> tuple[dict[str, float], float]:
     """Median seconds of each rival over those of the plain way, and the latter.
 
-    In each round everybody runs several times in a row, so that nobody starts with the caches that a rival left.
+    In each round everybody runs several times in a row, the first few times unmeasured, so that nobody starts with the
+    caches that a rival left.
     """
     jobs = [plain, *rivals.values()]
-    for job in jobs:
-        _seconds(job, 3)
     repeats = [max(1, min(20, round(0.02 / _seconds(job, 1)))) for job in jobs]
     times = [[_seconds(job, repeat) for job, repeat in zip(jobs, repeats, strict=True)] for _ in range(rounds)]
     return _ratios(list(rivals), times), statistics.median(row[0] for row in times)
@@ -186,6 +185,8 @@ def _ratios(names: Sequence[str], times: list[list[float]]) -> dict[str, float]:
 
 
 def _seconds(job: Callable[[], Any], repeats: int) -> float:
+    for _ in range(min(3, repeats)):
+        job()
     _wait()
     clock = time.perf_counter if torch.cuda.is_available() or torch.get_num_threads() > 1 else time.process_time
     start = clock()

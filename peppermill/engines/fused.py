@@ -10,11 +10,19 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from peppermill.engines.products import folds, normalized, product, product_with_relu, shared_product
+from peppermill.engines.products import (
+    folds,
+    normalized,
+    product,
+    product_with_relu,
+    shared_product,
+    shared_product_with_relu,
+)
 from peppermill.engines.recorded import Recording
 
 _RELUS = (torch.ops.aten.relu.default, torch.ops.aten.relu_.default)
-_PRODUCTS = (shared_product, product, product_with_relu)
+_WITH_RELU = {product: product_with_relu, shared_product: shared_product_with_relu}
+_PRODUCTS = {*_WITH_RELU, *_WITH_RELU.values()}
 
 
 def fuse(recording: Recording) -> None:
@@ -42,7 +50,7 @@ def _is_its_own(value: Any) -> bool:
 
 def _takes(recording: Recording, user: Node, norm: Node) -> bool:
     """Whether the user is a product whose inputs, and nothing else, are what the norm made."""
-    if user.target not in _PRODUCTS[1:] or user.args[0] is not norm or user.args[4] is not None:
+    if user.target not in (product, product_with_relu) or user.args[0] is not norm or user.args[4] is not None:
         return False
     assert isinstance(user.args[6], Node)
     return folds(recording.constants[str(user.args[6].target)].layer)
@@ -50,7 +58,7 @@ def _takes(recording: Recording, user: Node, norm: Node) -> bool:
 
 def _into_the_product_before(recording: Recording, relu: Node) -> None:
     before = relu.args[0]
-    if isinstance(before, Node) and before.target is product and len(before.users) == 1:
-        before.target = product_with_relu
+    if isinstance(before, Node) and before.target in _WITH_RELU and len(before.users) == 1:
+        before.target = _WITH_RELU[before.target]
         relu.replace_all_uses_with(before)
         recording.graph.erase_node(relu)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from itertools import chain
 from operator import attrgetter, is_
 from typing import Any
@@ -18,12 +19,13 @@ from torch import Tensor, nn
 
 from peppermill.engines.borrowed import exclusive, has_shell
 from peppermill.engines.members import Members
+from peppermill.engines.prepared import Plan
 from peppermill.foreign import in_training_mode, out_of_training_mode
 from peppermill.types import Params
 
 KEPT_BYTES = 2**28  # of weights or of directions, on a CPU
 KEPT_SHARE = 0.25  # of the free memory, on a GPU
-MOST_PREPARED = 2  # plans, one for each kind of inputs, whose own arrangement of the weights is kept
+MOST_READY = 2  # plans, one for each kind of inputs, whose own arrangement of the weights is kept
 _HELD = ("_modules", "_parameters", "_buffers")
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 _VERSION = attrgetter("_version")
@@ -44,8 +46,11 @@ class Kept:
         return store
 
     def _current(self, members: Members) -> Store:
-        with self._lock, exclusive(members.model):
-            store = self._store
+        store = self._store
+        lock = (
+            store.state.lock if store is not None and store.state.model is members.model else exclusive(members.model)
+        )
+        with self._lock, lock:
             if store is None or store.key != members.key or not store.state.holds(members.model):
                 refuse_training_mode(members.model)
                 self._store = store = Store(members)
@@ -57,6 +62,7 @@ class State:
 
     def __init__(self, model: nn.Module) -> None:
         owns = [module.__dict__ for module in model.modules()]
+        self.lock = exclusive(model)
         self.model, self.held = model, [part for own in owns for part in (own, *(own[name] for name in _HELD))]
         self.sized = [*self.held, *(own[name] for own in owns for name in _HOOKS)]
         self.parts = [part for held in self.held for part in held.values()]
@@ -87,7 +93,7 @@ class Store:
         self._directions: dict[int, Params] = {}
         self._stacked: tuple[float, Params] | None = None
         self._parts: dict[tuple[int, int], Stack] = {}
-        self._bytes: float | None = None
+        self._most: int | None = None
 
     def member(self, sigma: float, member: int, keep: bool) -> Params:
         """theta_j, from what is kept where it fits."""
@@ -109,7 +115,10 @@ class Store:
 
     def most(self) -> int:
         """How many members' weights may be alive at once."""
-        return int(self._room() // sum(value.nbytes for value in self.perturbation.center.values()))
+        if self._most is None:
+            center = self.perturbation.center.values()
+            self._most = int(room_on(next(iter(center)).device) // sum(value.nbytes for value in center))
+        return self._most
 
     def _part(self, params: Params, first: int) -> Stack:
         return Stack(params, self.perturbation.noise.antithetic and first % 2 == 0)
@@ -149,29 +158,24 @@ class Store:
                     self._directions[stream] = self.perturbation.direction(stream)
             return self.perturbation.member(sign * sigma, member, self._directions[stream])
 
-    def _room(self) -> float:
-        if self._bytes is None:
-            self._bytes = room_on(next(iter(self.perturbation.center.values())).device)
-        return self._bytes
-
 
 class Stack:
     """The weights of some members, each array [group, ...], and what was computed from them alone."""
 
     def __init__(self, params: Params, paired: bool) -> None:
         self.params, self.paired = params, paired
-        self._prepared: dict[Any, tuple[Tensor, ...]] = {}
+        self.ready: dict[Any, Callable[..., Tensor]] = {}  # by kind of inputs, from inputs to outputs
 
     @torch.no_grad()
-    def prepared(self, key: Any, prepare: Callable[..., tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
-        """What a plan needs of the weights; of several plans, that of the last few."""
-        found = self._prepared.get(key)
+    def prepared(self, kind: Any, plan: Plan) -> Callable[..., Tensor]:
+        """A plan with what it needs of these weights; of several plans, those of the last few are kept."""
+        found = self.ready.get(kind)
         if found is None:
             with torch.inference_mode(False):
-                found = prepare(*self.params.values())
-            while len(self._prepared) >= MOST_PREPARED:
-                self._prepared.pop(next(iter(self._prepared)), None)
-            self._prepared[key] = found
+                found = partial(plan.run, *plan.prepare(*self.params.values()))
+            while len(self.ready) >= MOST_READY:
+                self.ready.pop(next(iter(self.ready)), None)
+            self.ready[kind] = found
         return found
 
 
@@ -191,16 +195,21 @@ def tensors_of(args: Any, kwargs: Any) -> list[Tensor]:
 
 def signature(args: Any, kwargs: Any) -> tuple[Any, ...] | None:
     """What the inputs of a call are, their values apart; nothing where that cannot be said."""
-    parts = [*args, *sorted(kwargs), *(kwargs[key] for key in sorted(kwargs))]
-    described = [_described(part) for part in parts]
-    devices = {part.device.type for part in parts if isinstance(part, Tensor)}
-    casts = tuple((one, torch.get_autocast_dtype(one)) for one in devices if torch.is_autocast_enabled(one))
-    return None if None in described else (len(args), casts, *described)
+    parts = (*args, *sorted(kwargs), *(kwargs[key] for key in sorted(kwargs))) if kwargs else args
+    described = tuple(map(_described, parts))
+    return None if None in described else (len(args), _casts(), described)
+
+
+def _casts() -> tuple[Any, ...]:
+    """The kinds of autocast that the caller has switched on."""
+    if not torch.is_autocast_enabled("cpu") and not torch.is_autocast_enabled("cuda"):
+        return ()
+    return tuple((one, torch.get_autocast_dtype(one)) for one in ("cpu", "cuda") if torch.is_autocast_enabled(one))
 
 
 def _described(part: Any) -> Any:
     if isinstance(part, Tensor):
-        return tuple(part.shape), part.stride(), part.dtype, part.device
+        return part.shape, part.stride(), part.dtype, part.device
     return (type(part), part) if isinstance(part, (bool, int, float, str, type(None))) else None
 
 

@@ -94,8 +94,12 @@ def member_predictions(members: Members, likelihood: Likelihood, args: Any, kwar
         found.append(group(args, kwargs))
         del group  # as above
     outputs = found[0] if len(found) == 1 else torch.cat(found)
-    predictions = likelihood.predict(outputs.flatten(0, 1))
-    return predictions.view(*outputs.shape[:2], *predictions.shape[1:])
+    beside = outputs.stride(0) < outputs.stride(1)  # members lie beside one another in memory, and stay there
+    flat = outputs.transpose(0, 1).flatten(0, 1) if beside else outputs.flatten(0, 1)
+    predictions = likelihood.predict(flat)
+    if beside:
+        return predictions.unflatten(0, (outputs.shape[1], -1)).transpose(0, 1)  # type: ignore[no-untyped-call,no-any-return]
+    return predictions.unflatten(0, outputs.shape[:2])  # type: ignore[no-untyped-call,no-any-return]
 
 
 def averaged(likelihood: Likelihood, predictions: Tensor) -> Tensor:

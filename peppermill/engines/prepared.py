@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 from torch.fx import Graph, Node
 
@@ -24,6 +25,7 @@ class Plan(NamedTuple):
 
 def plan_of(recording: Recording, weights: int) -> Plan:
     """The recorded operations, of whose inputs so many are weights."""
+    _shorten_views(recording)
     recording.clean()
     given = [node for node in recording.graph.nodes if node.op == "placeholder"]
     early = _early(recording.graph, given[:weights])
@@ -33,6 +35,29 @@ def plan_of(recording: Recording, weights: int) -> Plan:
     late = (node for node in recording.graph.nodes if node.op == "call_function" and node not in early)
     after = _graph([*kept, *given[weights:]], late, result)
     return Plan(recording.compiled(before), recording.compiled(after))
+
+
+def _shorten_views(recording: Recording) -> None:
+    """Of a look at a look at a tensor, make one look: shapes and strides are those that were recorded."""
+    for node in recording.graph.nodes:
+        base = _behind(node)
+        if base is node or base is node.args[0]:
+            continue
+        (shape, strides, offset), (*_, start) = node.meta["placed"], base.meta["placed"]
+        new = base.op == "call_function" and start == 0 and not written(base)
+        if new or offset == start:  # what was given may begin elsewhere in its memory the next time
+            node.target, node.kwargs = torch.ops.aten.as_strided.default, {}
+            node.args = (base, shape, strides, offset if new else None)
+
+
+def _behind(node: Node) -> Node:
+    """The tensor at which a chain of views looks in the end."""
+    while getattr(node.target, "is_view", False) and node.meta.get("placed"):
+        before = node.args[0]
+        if not isinstance(before, Node) or not before.meta.get("placed"):
+            break
+        node = before
+    return node
 
 
 def _early(graph: Graph, weights: list[Node]) -> dict[Node, None]:

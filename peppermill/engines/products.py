@@ -18,10 +18,11 @@ WIDE = 64  # outputs of a layer from which on a CPU has its weights rather trans
 
 
 class Product(NamedTuple):
-    """How a layer multiplies: the layer, theta* where members are antithetic pairs around it, and who packs weights."""
+    """How a layer multiplies: theta* and +-1 where members are antithetic pairs, and whether weights are packed."""
 
     layer: Any
     center: Tensor | None
+    signs: Tensor | None
     packs: bool
 
 
@@ -59,16 +60,24 @@ def shared_product(
     A layer is linear in its weight: layer(theta* + d) = layer(theta*) + layer(d). So antithetic members theta* +- d
     need one product for theta* and one for each pair, all of them in one.
     """
-    dimension = _members_dimension(how.layer)
+    linear = isinstance(how.layer, nn.Linear)
     if how.center is None:
         outputs = _many(inputs, weight, None if bias is None else bias.expand(len(weight), -1), how)
     else:
         steps = weight[::2] - how.center
         biases = None if bias is None else torch.stack([bias, *[torch.zeros_like(bias)] * len(steps)])
-        outputs = _both(_many(inputs, torch.cat([how.center[None], steps]), biases, how), dimension)
-        outputs = outputs.narrow(dimension, 0, len(weight))
-    outputs = outputs.movedim(dimension, 0)
+        outputs = _many(inputs, torch.cat([how.center[None], steps]), biases, how)
+        outputs = (_both_beside if linear else _both_apart)(outputs, how)
+        outputs = outputs.narrow(-2 if linear else 0, 0, len(weight))
+    outputs = outputs.movedim(-2, 0) if linear else outputs
     return outputs if own_bias is None else outputs + _placed(own_bias, outputs, how.layer)
+
+
+def shared_product_with_relu(
+    inputs: Tensor, weight: Tensor, bias: Tensor | None, own_bias: Tensor | None, how: Product
+) -> Tensor:
+    """The same with a ReLU behind it."""
+    return shared_product(inputs, weight, bias, own_bias, how).relu_()
 
 
 def normalized(inputs: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
@@ -138,18 +147,20 @@ def _many(inputs: Tensor, weight: Tensor, biases: Tensor | None, how: Product) -
     return found
 
 
-def _both(outputs: Tensor, dimension: int) -> Tensor:
-    """layer(theta* + d) and layer(theta* - d) of each pair, from layer(theta*) and each layer(d) along a dimension."""
-    center, steps = outputs.narrow(dimension, 0, 1), outputs.narrow(dimension, 1, outputs.shape[dimension] - 1)
-    at = dimension % outputs.ndim
-    both = steps.new_empty(*steps.shape[: at + 1], 2, *steps.shape[at + 1 :])
-    torch.add(center, steps, out=both.select(at + 1, 0))
-    torch.sub(center, steps, out=both.select(at + 1, 1))
-    return both.flatten(at, at + 1)
+def _both_beside(outputs: Tensor, how: Product) -> Tensor:
+    """layer(theta* + d), layer(theta* - d) of each pair, [..., m, out], from layer(theta*) and each layer(d)."""
+    center, steps = outputs[..., :1, :].unsqueeze(-3), outputs[..., 1:, :].unsqueeze(-2)
+    assert how.signs is not None
+    return torch.addcmul(center, steps, how.signs).flatten(-3, -2)
 
 
-def _members_dimension(layer: Any) -> int:
-    return -2 if isinstance(layer, nn.Linear) else 0
+def _both_apart(outputs: Tensor, how: Product) -> Tensor:
+    """The same as [m, ...], every member's outputs in one piece: the next layer takes them one by one."""
+    steps = outputs[1:]
+    both = steps.new_empty(len(steps), 2, *steps.shape[1:])
+    torch.add(outputs[:1], steps, out=both[:, 0])
+    torch.sub(outputs[:1], steps, out=both[:, 1])
+    return both.flatten(0, 1)
 
 
 def _placed(bias: Tensor, outputs: Tensor, layer: Any) -> Tensor:

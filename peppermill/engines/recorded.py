@@ -93,7 +93,9 @@ class _Recorder(Watching):  # type: ignore[no-untyped-call]
         self.nodes: dict[int, Node] = {}
         self.alive: list[Any] = []  # so that no two tensors have the same id
         for number, value in enumerate(inputs):
-            self._name(value, self.graph.placeholder(f"input_{number}"))
+            node = self.graph.placeholder(f"input_{number}")
+            node.meta["placed"] = _placed(value)
+            self._name(value, node)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func._schema.name in _READS_A_NUMBER or torch.Tag.nondeterministic_seeded in func.tags:
@@ -103,6 +105,7 @@ class _Recorder(Watching):  # type: ignore[no-untyped-call]
             return outputs  # another look at a constant is a constant
         node = self.graph.call_function(func, *tree_map_only(Tensor, self._node, (args, kwargs or {})))
         if isinstance(outputs, Tensor):
+            node.meta["placed"] = _placed(outputs)
             self._name(outputs, node)
         elif isinstance(outputs, (tuple, list)):
             for number, part in enumerate(outputs):
@@ -140,6 +143,12 @@ class _Recorder(Watching):  # type: ignore[no-untyped-call]
             self.constants[name] = value.detach() if isinstance(value, Tensor) else value
             self._name(value, self.graph.get_attr(name))
         return self.nodes[id(value)]
+
+
+def _placed(value: Tensor) -> tuple[list[int], list[int], int] | None:
+    """Shape, strides and offset of a tensor in its memory, where these say all about it."""
+    plain = value.layout == torch.strided and not value.is_complex()
+    return (list(value.shape), list(value.stride()), value.storage_offset()) if plain else None
 
 
 @torch.no_grad()

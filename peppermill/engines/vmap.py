@@ -74,6 +74,11 @@ class _Together:
 
     def __call__(self, args: Any, kwargs: Any) -> Tensor:
         kind = signature(args, kwargs)
+        if self.engine.room.members is None and ("largest", kind) in self.store.prepared:
+            ready = self._stack(self.which).ready.get(kind)
+            if ready is not None:
+                self.engine.report = "vmap"
+                return ready(*tensors_of(args, kwargs))
         if kind is None:
             return self._one_by_one(self.which, args, kwargs, "an argument is neither a tensor nor a plain value")
 
@@ -107,7 +112,7 @@ class _Together:
         if not isinstance(plan, Plan):
             return self._one_by_one(which, args, kwargs, plan)
         self.engine.report = "vmap"
-        return plan.run(*stack.prepared(key, plan.prepare), *tensors_of(args, kwargs))
+        return stack.prepared(kind, plan)(*tensors_of(args, kwargs))
 
     def _stack(self, which: range) -> Stack:
         if which not in self.stacks:
@@ -162,8 +167,8 @@ def _tell(shell: Shell, members: Members, exact: bool, paired: bool) -> None:
         for owner, key in shell.owners[name]:
             own.add(id(owner))
             if key == "weight" and isinstance(owner, tuple(layers.PRODUCTS.values())):
-                center = value if exact and paired else None
-                owner.__dict__["how"] = Product(owner, center, exact and packs(value))
+                pairs = (value, value.new_tensor([[1.0], [-1.0]])) if exact and paired else (None, None)
+                owner.__dict__["how"] = Product(owner, *pairs, exact and packs(value))
     for module in shell.copies.values():
         if exact and isinstance(module, layers.MemberNorm) and id(module) not in own:
             module.prepare()
