@@ -14,9 +14,8 @@ import torch
 from torch import Tensor
 
 from peppermill.advice import advise
+from peppermill.placement import log_softmax
 from peppermill.types import Likelihood
-
-FEW_CLASSES, MANY_NUMBERS = 32, 1000
 
 
 def ensemble_log_likelihoods(member_log_likelihoods: Tensor) -> Tensor:
@@ -66,7 +65,7 @@ class Categorical:
         _refuse_probabilities(outputs.detach().movedim(self.class_dimension, -1))
 
     def predict(self, outputs: Tensor) -> Tensor:
-        return _log_softmax(_wide(outputs).movedim(self.class_dimension, -1))
+        return log_softmax(_wide(outputs).movedim(self.class_dimension, -1))
 
     def items(self, predictions: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         predictions, labels = predictions.flatten(end_dim=-2), labels.flatten().long()
@@ -216,14 +215,7 @@ def likelihood_named(likelihood: str | Likelihood, settings: Mapping[str, int] |
 
 def _wide(outputs: Tensor) -> Tensor:
     """Half precision as float32: a logarithm of a probability needs more than 8 or 11 bits."""
-    wide = outputs.dtype == torch.float32 or outputs.dtype == torch.float64
-    return outputs if wide else outputs.to(torch.promote_types(outputs.dtype, torch.float32))
-
-
-def _log_softmax(logits: Tensor) -> Tensor:
-    """Along the last dimension. A CPU takes few classes one by one, unless other items lie beside them in memory."""
-    few = logits.shape[-1] <= FEW_CLASSES and logits.numel() >= MANY_NUMBERS and logits.device.type == "cpu"
-    return logits.movedim(-1, 0).contiguous().log_softmax(dim=0).movedim(0, -1) if few else logits.log_softmax(dim=-1)
+    return outputs.to(torch.promote_types(outputs.dtype, torch.float32))
 
 
 def _log_prob_of_label(log_probs: Tensor, labels: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ from peppermill.engines.products import (
 from peppermill.engines.recorded import Recording
 
 _RELUS = (torch.ops.aten.relu.default, torch.ops.aten.relu_.default)
-_WITH_RELU = {product: product_with_relu, shared_product: shared_product_with_relu}
+_WITH_RELU: dict[Any, Any] = {product: product_with_relu, shared_product: shared_product_with_relu}
 _PRODUCTS = {*_WITH_RELU, *_WITH_RELU.values()}
 
 

@@ -93,14 +93,18 @@ class Store:
         self._directions: dict[int, Params] = {}
         self._stacked: tuple[float, Params] | None = None
         self._parts: dict[tuple[int, int], Stack] = {}
+        self._views: dict[int, Params] = {}
+        self.shells: dict[str | None, list[Any]] = {}  # by precision, ways to call the network that nobody uses now
         self._most: int | None = None
 
     def member(self, sigma: float, member: int, keep: bool) -> Params:
         """theta_j, from what is kept where it fits."""
         stacked = self._kept_stack(sigma, keep)
-        if stacked is not None:
-            return {name: value[member] for name, value in stacked.items()}
-        return self._made(sigma, member)
+        if stacked is None:
+            return self._made(sigma, member)
+        if member not in self._views:
+            self._views[member] = {name: value[member] for name, value in stacked.items()}
+        return self._views[member]
 
     def some(self, sigma: float, first: int, last: int, keep: bool) -> Stack:
         """theta_first to theta_last, the last not included."""
@@ -130,6 +134,7 @@ class Store:
             if kept != sigma and keep and self.perturbation.size <= self.most():
                 self._stacked = None  # the old ones go before the new ones come
                 self._parts.clear()
+                self._views = {}
                 self._stacked = sigma, self._stack(sigma, 0, self.perturbation.size)
                 self._directions.clear()
             return self._stacked[1] if self._stacked and self._stacked[0] == sigma else None

@@ -54,11 +54,13 @@ class Loop:
     ) -> Iterator[Group]:
         """All members, or those of a range."""
         store = self.kept.store(members)
-        call = borrow(members.model, self.precision, store.has_shell)
+        free = store.shells.setdefault(self.precision, [])
+        call = free.pop() if free else borrow(members.model, self.precision, store.has_shell)
         for member in range(members.count) if which is None else which:
             params = store.member(members.sigma, member, keep and members.sigma != 0)
             yield partial(self._outputs, call, params)
             del params  # or two members would be alive while the next one is made
+        free.append(call)  # all groups have been used: they are asked for one after another
 
     def _outputs(self, call: Call, params: Params, args: Any, kwargs: Any) -> Tensor:
         return in_parts(partial(call, params), args, kwargs, self.room).unsqueeze(0)

@@ -143,7 +143,7 @@ def _many(inputs: Tensor, weight: Tensor, biases: Tensor | None, how: Product) -
         return outputs.view(*inputs.shape[:-1], *weight.shape[:2])
     channels = 2 - weight.ndim
     outputs = how.layer._conv_forward(inputs, flat, bias)
-    found: Tensor = outputs.unflatten(channels, weight.shape[:2]).movedim(channels - 1, 0)  # type: ignore[no-untyped-call]
+    found: Tensor = outputs.unflatten(channels, weight.shape[:2]).movedim(channels - 1, 0)
     return found
 
 

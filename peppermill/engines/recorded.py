@@ -8,7 +8,6 @@ that reads a number out of a tensor, or draws one, is refused.
 from __future__ import annotations
 
 import operator
-import sys
 from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
@@ -19,7 +18,6 @@ from torch.fx import Graph, Node
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
-from peppermill.data import map_tensors
 from peppermill.engines.written import compiled
 
 _READS_A_NUMBER = {"aten::_local_scalar_dense", "aten::equal", "aten::is_nonzero", "aten::nonzero"}
@@ -148,26 +146,4 @@ class _Recorder(Watching):  # type: ignore[no-untyped-call]
 def _placed(value: Tensor) -> tuple[list[int], list[int], int] | None:
     """Shape, strides and offset of a tensor in its memory, where these say all about it."""
     plain = value.layout == torch.strided and not value.is_complex()
-    return (list(value.shape), list(value.stride()), value.storage_offset()) if plain else None
-
-
-@torch.no_grad()
-def largest_bytes(function: Callable[[], Any]) -> int:
-    """The largest tensor that a function makes, found by calling it; beyond all bounds where memory runs out."""
-    largest = _Largest()  # type: ignore[no-untyped-call]
-    try:
-        with largest:
-            function()
-    except torch.cuda.OutOfMemoryError:
-        return sys.maxsize
-    return largest.bytes
-
-
-class _Largest(Watching):  # type: ignore[no-untyped-call]
-    bytes: int = 1
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        outputs = func(*args, **(kwargs or {}))
-        if not func.is_view:
-            map_tensors(lambda value: setattr(self, "bytes", max(self.bytes, value.nbytes)), outputs)
-        return outputs
+    return (list(value.shape), list(value.stride()), int(value.storage_offset())) if plain else None

@@ -20,13 +20,14 @@ from peppermill.engines.borrowed import Shell, borrow, lowered
 from peppermill.engines.engine import Group
 from peppermill.engines.fused import fuse
 from peppermill.engines.kept import Kept, Stack, Store, room_on, signature, tensors_of
+from peppermill.engines.looked import look_at
 from peppermill.engines.loop import Loop
 from peppermill.engines.members import WITHOUT_GRADIENTS, Members, needs_gradients
 from peppermill.engines.memory import Room, halving
 from peppermill.engines.packed import packs
 from peppermill.engines.prepared import Plan, plan_of
 from peppermill.engines.products import Product
-from peppermill.engines.recorded import largest_bytes, record
+from peppermill.engines.recorded import record
 
 _PREPARING = threading.Lock()  # `warnings.catch_warnings` is not for two threads at once
 
@@ -94,7 +95,7 @@ class _Together:
         """How many members' activations may be alive at once, an even number, by the largest tensor of one pass."""
         if ("largest", kind) not in self.store.prepared:
             call = borrow(self.members.model, self.engine.precision, self.store.has_shell)
-            largest = largest_bytes(partial(call, {}, args, kwargs))
+            largest = look_at(partial(call, {}, args, kwargs)).bytes
             self.store.prepared["largest", kind] = int(room_on(self.members.device) // largest)
         fit: int = self.store.prepared["largest", kind]
         return max(1, fit - fit % 2)
@@ -102,6 +103,8 @@ class _Together:
     def _part(self, which: range, kind: Any, args: Any, kwargs: Any) -> Tensor:
         if len(which) == 1:
             return self._one_by_one(which, args, kwargs, "one member at a time")
+        if "refused" in self.store.prepared:
+            return self._one_by_one(which, args, kwargs, self.store.prepared["refused"])
         stack = self._stack(which)
         key = ("vmap", len(which), stack.paired, kind)
         if key not in self.store.prepared:
@@ -110,6 +113,7 @@ class _Together:
             )
         plan = self.store.prepared[key]
         if not isinstance(plan, Plan):
+            self.store.prepared["refused"] = plan  # for inputs of every kind: each attempt costs many passes
             return self._one_by_one(which, args, kwargs, plan)
         self.engine.report = "vmap"
         return stack.prepared(kind, plan)(*tensors_of(args, kwargs))
@@ -167,8 +171,8 @@ def _tell(shell: Shell, members: Members, exact: bool, paired: bool) -> None:
         for owner, key in shell.owners[name]:
             own.add(id(owner))
             if key == "weight" and isinstance(owner, tuple(layers.PRODUCTS.values())):
-                pairs = (value, value.new_tensor([[1.0], [-1.0]])) if exact and paired else (None, None)
-                owner.__dict__["how"] = Product(owner, *pairs, exact and packs(value))
+                center, signs = (value, value.new_tensor([[1.0], [-1.0]])) if exact and paired else (None, None)
+                owner.__dict__["how"] = Product(owner, center, signs, exact and packs(value))
     for module in shell.copies.values():
         if exact and isinstance(module, layers.MemberNorm) and id(module) not in own:
             module.prepare()

@@ -60,7 +60,7 @@ def _arguments(node: Node, known: dict[str, Any]) -> str:
 
 def _written(value: Any, known: dict[str, Any]) -> str:
     """Names of nodes and plain numbers as they are; whatever else, under a name."""
-    value = map_arg(value, lambda node: _Name(node.name))
+    value = map_arg(value, lambda node: _Name(node.name))  # type: ignore[arg-type,return-value]
     if _is_plain(value):
         return repr(value)
     name = f"value_{len(known)}"
