@@ -48,7 +48,7 @@ ON_GPU = ("resnet50", "densenet121", "vgg16")
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--networks", default="")
+    parser.add_argument("--networks", default="", help="networks; others keep their rows")
     parser.add_argument("--batches", default="1,2,4,8,16,32,64,128,256")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--threads", type=int, default=1)
@@ -57,10 +57,17 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     cuda = arguments.device.startswith("cuda")
     rows = (on_gpu if cuda else on_cpu)(arguments)
-    content = {"size": SIZE, "rounds": arguments.rounds, "rows": rows, "provenance": provenance(0)}
+    content: dict[str, Any] = {"size": SIZE, "rounds": arguments.rounds, "rows": rows, "provenance": provenance(0)}
     path = arguments.out / f"engines-{'gpu' if cuda else 'cpu'}.json"
+    content["rows"] = [*_kept(path, {row["network"] for row in rows}), *rows]
     write_atomically(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
     print(f"wrote {path.name}")
+
+
+def _kept(path: Path, measured: set[str]) -> list[dict[str, Any]]:
+    """The rows of networks that were not measured this time."""
+    known = json.loads(path.read_text())["rows"] if path.exists() else []
+    return [row for row in known if row["network"] not in measured]
 
 
 def on_cpu(arguments: argparse.Namespace) -> list[dict[str, Any]]:
@@ -171,7 +178,8 @@ def against(
 ) -> tuple[dict[str, float], float]:
     """Median seconds of each rival over those of the plain way, and the latter.
 
-    In each round everybody runs several times in a row, so that nobody starts with the caches that a rival left.
+    In each round everybody runs several times in a row, the first few times unmeasured, so that nobody starts with the
+    caches that a rival left.
     """
     jobs = [plain, *rivals.values()]
     for job in jobs:
@@ -186,6 +194,8 @@ def _ratios(names: Sequence[str], times: list[list[float]]) -> dict[str, float]:
 
 
 def _seconds(job: Callable[[], Any], repeats: int) -> float:
+    for _ in range(min(3, repeats - 1)):
+        job()
     _wait()
     clock = time.perf_counter if torch.cuda.is_available() or torch.get_num_threads() > 1 else time.process_time
     start = clock()
@@ -210,7 +220,7 @@ def _cpu_section(found: dict[str, Any]) -> str:
     table = [
         f"| {names[row['network']]} | {row['batch']} | {row['loop']:.2f} | {row['vmap']:.2f} | **{row['auto']:.2f}** "
         f"| {row['auto_to_best']:.2f} |"
-        for row in found["rows"]
+        for row in sorted(found["rows"], key=lambda row: list(names).index(row["network"]))
     ]
     return "\n".join(
         [

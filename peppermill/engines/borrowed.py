@@ -9,8 +9,8 @@ called itself, by one thread at a time.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -88,13 +88,13 @@ def has_shell(model: nn.Module) -> bool:
     )
 
 
-@contextmanager
-def exclusive(model: nn.Module) -> Iterator[None]:
+def exclusive(model: nn.Module) -> AbstractContextManager[Any]:
     """While nobody calls this network with other weights in its own modules: its weights are its own."""
-    with _LOCKS_LOCK:
-        lock = _LOCKS.setdefault(model, threading.RLock())
-    with lock:
-        yield
+    lock = _LOCKS.get(model)
+    if lock is None:
+        with _LOCKS_LOCK:
+            lock = _LOCKS.setdefault(model, threading.RLock())
+    return lock
 
 
 def _one_at_a_time(model: nn.Module) -> Call:

@@ -1,7 +1,8 @@
 """Which engine: one by name, or "auto", the fastest by rule.
 
 The rule looks at the size of the largest tensor that one member makes. As long as those of all members together stay in
-the cache (of a CPU) or leave a GPU half empty, running members together wins; beyond that it only moves more memory.
+the cache (of a CPU) or leave a GPU half empty, running members together wins; beyond that it only moves more memory,
+unless the first layer, whose inputs all members share, is most of the work.
 A rule, and not a stopwatch, so that the same call gives the same bits every time; measurements are in docs/engines.md.
 """
 
@@ -17,14 +18,16 @@ from peppermill.engines.borrowed import borrow
 from peppermill.engines.engine import Engine, Group
 from peppermill.engines.graphs import Graphs
 from peppermill.engines.kept import Kept, Store, signature
+from peppermill.engines.looked import look_at
 from peppermill.engines.loop import Loop
 from peppermill.engines.members import Members, check_precision, needs_gradients
 from peppermill.engines.memory import Room
-from peppermill.engines.recorded import largest_bytes
 from peppermill.engines.vmap import Vmap
 
 #: Bytes of the largest tensor of a pass, times m, up to which members run together.
-TOGETHER_BYTES = {"cpu": 3 * 2**20, "cuda": 2**26}
+TOGETHER_BYTES = {"cpu": 5 * 2**20, "cuda": 2**26}
+#: On a CPU, beyond that too where the first product, of which antithetic pairs save 40 %, is so much of the whole.
+SAVING_SHARE, SAVING_BYTES = 0.5, 2**26
 GRAPH_BYTES = 2**29
 
 
@@ -72,10 +75,13 @@ class Auto:
         if device not in TOGETHER_BYTES or (device == "cpu" and not store.has_shell):
             return "loop"
         call = borrow(members.model, self.precision, store.has_shell)
-        together = members.count * largest_bytes(partial(call, {}, args, kwargs))
+        look = look_at(partial(call, {}, args, kwargs))
+        together = members.count * look.bytes
         if device == "cuda" and keep and together <= GRAPH_BYTES:
             return "graphs"
-        return "vmap" if together <= TOGETHER_BYTES[device] else "loop"
+        pairs = members.perturbation.noise.antithetic and self.precision is None
+        saves = device == "cpu" and pairs and look.first_share >= SAVING_SHARE and together <= SAVING_BYTES
+        return "vmap" if saves or together <= TOGETHER_BYTES[device] else "loop"
 
 
 #: The engines that have a name. A new one is one file and one row here.

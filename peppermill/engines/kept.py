@@ -8,8 +8,10 @@ network is watched by its address and its version, every module by what its attr
 from __future__ import annotations
 
 import threading
-from itertools import count
-from operator import is_
+from collections.abc import Callable
+from functools import partial
+from itertools import chain
+from operator import attrgetter, is_
 from typing import Any
 
 import torch
@@ -17,12 +19,16 @@ from torch import Tensor, nn
 
 from peppermill.engines.borrowed import exclusive, has_shell
 from peppermill.engines.members import Members
+from peppermill.engines.prepared import Plan
 from peppermill.foreign import in_training_mode, out_of_training_mode
 from peppermill.types import Params
 
 KEPT_BYTES = 2**28  # of weights or of directions, on a CPU
 KEPT_SHARE = 0.25  # of the free memory, on a GPU
-_NEVER = count(start=-1, step=-1)
+MOST_READY = 2  # plans, one for each kind of inputs, whose own arrangement of the weights is kept
+_HELD = ("_modules", "_parameters", "_buffers")
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
+_VERSION = attrgetter("_version")
 
 
 class Kept:
@@ -40,8 +46,11 @@ class Kept:
         return store
 
     def _current(self, members: Members) -> Store:
-        with self._lock, exclusive(members.model):
-            store = self._store
+        store = self._store
+        lock = (
+            store.state.lock if store is not None and store.state.model is members.model else exclusive(members.model)
+        )
+        with self._lock, lock:
             if store is None or store.key != members.key or not store.state.holds(members.model):
                 refuse_training_mode(members.model)
                 self._store = store = Store(members)
@@ -52,18 +61,25 @@ class State:
     """Everything on which a network's outputs depend, so that a change is noticed without reading a weight."""
 
     def __init__(self, model: nn.Module) -> None:
-        self.model = model
-        self.watched = [(module.__dict__, _parts(module.__dict__)) for module in model.modules()]
-        self.tensors = [part for _, parts in self.watched for part in parts if isinstance(part, Tensor)]
-        self.numbers = self._numbers()
+        owns = [module.__dict__ for module in model.modules()]
+        self.lock = exclusive(model)
+        self.model, self.held = model, [part for own in owns for part in (own, *(own[name] for name in _HELD))]
+        self.sized = [*self.held, *(own[name] for own in owns for name in _HOOKS)]
+        self.parts = [part for held in self.held for part in held.values()]
+        self.tensors = [part for part in self.parts if isinstance(part, Tensor)]
+        self.counted = not any(value.is_inference() for value in self.tensors)  # whether torch counts who writes
+        self.numbers = self._numbers() if self.counted else ()
 
     def holds(self, model: nn.Module) -> bool:
-        """Whether the network is still in this state."""
-        same = model is self.model and all(_same(_parts(own), parts) for own, parts in self.watched)
-        return same and self._numbers() == self.numbers
+        """Whether the network is still in this state; without a line of Python for each of its parts."""
+        return model is self.model and self.counted and self._numbers() == self.numbers and self._same_parts()
 
-    def _numbers(self) -> list[int]:
-        return [_version(value) for value in self.tensors] + [value.data_ptr() for value in self.tensors]
+    def _same_parts(self) -> bool:
+        return all(map(is_, chain.from_iterable(map(dict.values, self.held)), self.parts))
+
+    def _numbers(self) -> tuple[list[int], ...]:
+        addresses, versions = map(Tensor.data_ptr, self.tensors), map(_VERSION, self.tensors)
+        return list(map(len, self.sized)), list(addresses), list(versions)
 
 
 class Store:
@@ -77,14 +93,18 @@ class Store:
         self._directions: dict[int, Params] = {}
         self._stacked: tuple[float, Params] | None = None
         self._parts: dict[tuple[int, int], Stack] = {}
-        self._bytes: float | None = None
+        self._views: dict[int, Params] = {}
+        self.shells: dict[str | None, list[Any]] = {}  # by precision, ways to call the network that nobody uses now
+        self._most: int | None = None
 
     def member(self, sigma: float, member: int, keep: bool) -> Params:
         """theta_j, from what is kept where it fits."""
         stacked = self._kept_stack(sigma, keep)
-        if stacked is not None:
-            return {name: value[member] for name, value in stacked.items()}
-        return self._made(sigma, member)
+        if stacked is None:
+            return self._made(sigma, member)
+        if member not in self._views:
+            self._views[member] = {name: value[member] for name, value in stacked.items()}
+        return self._views[member]
 
     def some(self, sigma: float, first: int, last: int, keep: bool) -> Stack:
         """theta_first to theta_last, the last not included."""
@@ -99,10 +119,13 @@ class Store:
 
     def most(self) -> int:
         """How many members' weights may be alive at once."""
-        return int(self._room() // sum(value.nbytes for value in self.perturbation.center.values()))
+        if self._most is None:
+            center = self.perturbation.center.values()
+            self._most = int(room_on(next(iter(center)).device) // sum(value.nbytes for value in center))
+        return self._most
 
     def _part(self, params: Params, first: int) -> Stack:
-        return Stack(params, self.perturbation.center, self.perturbation.noise.antithetic and first % 2 == 0)
+        return Stack(params, self.perturbation.noise.antithetic and first % 2 == 0)
 
     def _kept_stack(self, sigma: float, keep: bool) -> Params | None:
         """All members' weights at this sigma, [m, ...], if they are kept or are to be kept and fit."""
@@ -111,6 +134,7 @@ class Store:
             if kept != sigma and keep and self.perturbation.size <= self.most():
                 self._stacked = None  # the old ones go before the new ones come
                 self._parts.clear()
+                self._views = {}
                 self._stacked = sigma, self._stack(sigma, 0, self.perturbation.size)
                 self._directions.clear()
             return self._stacked[1] if self._stacked and self._stacked[0] == sigma else None
@@ -139,26 +163,25 @@ class Store:
                     self._directions[stream] = self.perturbation.direction(stream)
             return self.perturbation.member(sign * sigma, member, self._directions[stream])
 
-    def _room(self) -> float:
-        if self._bytes is None:
-            self._bytes = room_on(next(iter(self.perturbation.center.values())).device)
-        return self._bytes
-
 
 class Stack:
-    """The weights of some members, each array [group, ...]."""
+    """The weights of some members, each array [group, ...], and what was computed from them alone."""
 
-    def __init__(self, params: Params, center: Params, paired: bool) -> None:
-        self.params, self.center, self.paired = params, center, paired
-        self._steps: Params = {}
+    def __init__(self, params: Params, paired: bool) -> None:
+        self.params, self.paired = params, paired
+        self.ready: dict[Any, Callable[..., Tensor]] = {}  # by kind of inputs, from inputs to outputs
 
     @torch.no_grad()
-    def steps(self, name: str) -> Tensor:
-        """theta_j - theta* of the first of each antithetic pair, [pairs, ...]."""
-        if name not in self._steps:
+    def prepared(self, kind: Any, plan: Plan) -> Callable[..., Tensor]:
+        """A plan with what it needs of these weights; of several plans, those of the last few are kept."""
+        found = self.ready.get(kind)
+        if found is None:
             with torch.inference_mode(False):
-                self._steps[name] = self.params[name][::2] - self.center[name]
-        return self._steps[name]
+                found = partial(plan.run, *plan.prepare(*self.params.values()))
+            while len(self.ready) >= MOST_READY:
+                self.ready.pop(next(iter(self.ready)), None)
+            self.ready[kind] = found
+        return found
 
 
 def refuse_training_mode(model: Any) -> None:
@@ -177,33 +200,22 @@ def tensors_of(args: Any, kwargs: Any) -> list[Tensor]:
 
 def signature(args: Any, kwargs: Any) -> tuple[Any, ...] | None:
     """What the inputs of a call are, their values apart; nothing where that cannot be said."""
-    parts = [*args, *sorted(kwargs), *(kwargs[key] for key in sorted(kwargs))]
-    described = [_described(part) for part in parts]
-    devices = {part.device.type for part in parts if isinstance(part, Tensor)}
-    casts = tuple((one, torch.get_autocast_dtype(one)) for one in devices if torch.is_autocast_enabled(one))
-    return None if None in described else (len(args), casts, *described)
+    parts = (*args, *sorted(kwargs), *(kwargs[key] for key in sorted(kwargs))) if kwargs else args
+    described = tuple(map(_described, parts))
+    return None if None in described else (len(args), _casts(), described)
 
 
-def _parts(own: dict[str, Any]) -> list[Any]:
-    """What a module holds: attributes, modules, tensors, and how many hooks."""
-    held = (own["_modules"], own["_parameters"], own["_buffers"])
-    hooks = len(own["_forward_hooks"]), len(own["_forward_pre_hooks"])
-    return [*own.values(), *hooks, *(part for parts in held for part in parts.values())]
-
-
-def _same(some: list[Any], others: list[Any]) -> bool:
-    return len(some) == len(others) and all(map(is_, some, others))
+def _casts() -> tuple[Any, ...]:
+    """The kinds of autocast that the caller has switched on."""
+    if not torch.is_autocast_enabled("cpu") and not torch.is_autocast_enabled("cuda"):
+        return ()
+    return tuple((one, torch.get_autocast_dtype(one)) for one in ("cpu", "cuda") if torch.is_autocast_enabled(one))
 
 
 def _described(part: Any) -> Any:
     if isinstance(part, Tensor):
-        return tuple(part.shape), part.stride(), part.dtype, part.device
+        return part.shape, part.stride(), part.dtype, part.device
     return (type(part), part) if isinstance(part, (bool, int, float, str, type(None))) else None
-
-
-def _version(value: Tensor) -> int:
-    """How often a tensor was written; one made in inference mode does not count it, and never passes for unchanged."""
-    return next(_NEVER) if value.is_inference() else value._version
 
 
 def room_on(device: torch.device) -> float:

@@ -54,11 +54,13 @@ class Loop:
     ) -> Iterator[Group]:
         """All members, or those of a range."""
         store = self.kept.store(members)
-        call = borrow(members.model, self.precision, store.has_shell)
+        free = store.shells.setdefault(self.precision, [])
+        call = free.pop() if free else borrow(members.model, self.precision, store.has_shell)
         for member in range(members.count) if which is None else which:
             params = store.member(members.sigma, member, keep and members.sigma != 0)
             yield partial(self._outputs, call, params)
             del params  # or two members would be alive while the next one is made
+        free.append(call)  # all groups have been used: they are asked for one after another
 
     def _outputs(self, call: Call, params: Params, args: Any, kwargs: Any) -> Tensor:
         return in_parts(partial(call, params), args, kwargs, self.room).unsqueeze(0)
@@ -94,8 +96,12 @@ def member_predictions(members: Members, likelihood: Likelihood, args: Any, kwar
         found.append(group(args, kwargs))
         del group  # as above
     outputs = found[0] if len(found) == 1 else torch.cat(found)
-    predictions = likelihood.predict(outputs.flatten(0, 1))
-    return predictions.view(*outputs.shape[:2], *predictions.shape[1:])
+    beside = outputs.stride(0) < outputs.stride(1)  # members lie beside one another in memory, and stay there
+    flat = outputs.transpose(0, 1).flatten(0, 1) if beside else outputs.flatten(0, 1)
+    predictions = likelihood.predict(flat)
+    if beside:
+        return predictions.unflatten(0, (outputs.shape[1], -1)).transpose(0, 1)  # type: ignore[no-untyped-call,no-any-return]
+    return predictions.unflatten(0, outputs.shape[:2])  # type: ignore[no-untyped-call,no-any-return]
 
 
 def averaged(likelihood: Likelihood, predictions: Tensor) -> Tensor:

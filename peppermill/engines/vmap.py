@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -18,20 +18,18 @@ from peppermill.data import map_tensors, output_tensor
 from peppermill.engines import layers
 from peppermill.engines.borrowed import Shell, borrow, lowered
 from peppermill.engines.engine import Group
+from peppermill.engines.fused import fuse
 from peppermill.engines.kept import Kept, Stack, Store, room_on, signature, tensors_of
+from peppermill.engines.looked import look_at
 from peppermill.engines.loop import Loop
 from peppermill.engines.members import WITHOUT_GRADIENTS, Members, needs_gradients
 from peppermill.engines.memory import Room, halving
-from peppermill.engines.recorded import largest_bytes, record
+from peppermill.engines.packed import packs
+from peppermill.engines.prepared import Plan, plan_of
+from peppermill.engines.products import Product
+from peppermill.engines.recorded import record
 
 _PREPARING = threading.Lock()  # `warnings.catch_warnings` is not for two threads at once
-
-
-class Plan(NamedTuple):
-    """The operations of a group of members on inputs of one kind; weights that enter as steps from theta*."""
-
-    run: Callable[..., Tensor]
-    stepped: tuple[str, ...]
 
 
 class Vmap:
@@ -77,6 +75,11 @@ class _Together:
 
     def __call__(self, args: Any, kwargs: Any) -> Tensor:
         kind = signature(args, kwargs)
+        if self.engine.room.members is None and ("largest", kind) in self.store.prepared:
+            ready = self._stack(self.which).ready.get(kind)
+            if ready is not None:
+                self.engine.report = "vmap"
+                return ready(*tensors_of(args, kwargs))
         if kind is None:
             return self._one_by_one(self.which, args, kwargs, "an argument is neither a tensor nor a plain value")
 
@@ -92,7 +95,7 @@ class _Together:
         """How many members' activations may be alive at once, an even number, by the largest tensor of one pass."""
         if ("largest", kind) not in self.store.prepared:
             call = borrow(self.members.model, self.engine.precision, self.store.has_shell)
-            largest = largest_bytes(partial(call, {}, args, kwargs))
+            largest = look_at(partial(call, {}, args, kwargs)).bytes
             self.store.prepared["largest", kind] = int(room_on(self.members.device) // largest)
         fit: int = self.store.prepared["largest", kind]
         return max(1, fit - fit % 2)
@@ -100,6 +103,8 @@ class _Together:
     def _part(self, which: range, kind: Any, args: Any, kwargs: Any) -> Tensor:
         if len(which) == 1:
             return self._one_by_one(which, args, kwargs, "one member at a time")
+        if "refused" in self.store.prepared:
+            return self._one_by_one(which, args, kwargs, self.store.prepared["refused"])
         stack = self._stack(which)
         key = ("vmap", len(which), stack.paired, kind)
         if key not in self.store.prepared:
@@ -108,10 +113,10 @@ class _Together:
             )
         plan = self.store.prepared[key]
         if not isinstance(plan, Plan):
+            self.store.prepared["refused"] = plan  # for inputs of every kind: each attempt costs many passes
             return self._one_by_one(which, args, kwargs, plan)
         self.engine.report = "vmap"
-        steps = (stack.steps(name) for name in plan.stepped)
-        return plan.run(*stack.params.values(), *steps, *tensors_of(args, kwargs))
+        return stack.prepared(kind, plan)(*tensors_of(args, kwargs))
 
     def _stack(self, which: range) -> Stack:
         if which not in self.stacks:
@@ -142,41 +147,35 @@ def _prepare(
 
 @torch.no_grad()
 def _recorded(members: Members, precision: str | None, stack: Stack, args: Any, kwargs: Any) -> Plan:
+    """Recorded twice: with products as one operation each, so that they can grow, and then as what they are made of."""
     exact = precision is None and _is_exact(members)
     shell = Shell(members.model, layers.PRODUCTS | (layers.NORMS if exact else {}))
-    products = _products(shell, members, exact)
+    _tell(shell, members, exact, stack.paired)
     call = lowered(shell, members.device, precision)
     args, kwargs = map_tensors(Tensor.detach, (args, kwargs))  # two arguments may be one tensor today, and two tomorrow
+    inputs = [*stack.params.values(), *tensors_of(args, kwargs)]
 
     def all_members() -> Tensor:
         outputs: Tensor = torch.func.vmap(lambda params: output_tensor(call(params, args, kwargs)))(stack.params)
         return outputs
 
-    all_members()  # now it is known which layers have the same inputs for all members
-    shared = tuple(name for name, found in products.items() if any(product.shared for product in found))
-    stepped = shared if exact and stack.paired else ()
-    for name in stepped:
-        for product in products[name]:
-            product.steps = stack.steps(name)
-    inputs = [*stack.params.values(), *(stack.steps(name) for name in stepped), *tensors_of(args, kwargs)]
-    return Plan(record(all_members, inputs)[1], stepped)
+    recording = record(all_members, inputs, whole=True)
+    fuse(recording)
+    return plan_of(record(partial(recording.compiled(), *inputs), inputs), len(stack.params))
 
 
-def _products(shell: Shell, members: Members, exact: bool) -> dict[str, list[layers.Product]]:
-    """Tell the shell's layers whose weights differ between members about theta*; let the norms compute theirs."""
-    center = members.perturbation.center
-    found: dict[str, list[layers.Product]] = {}
+def _tell(shell: Shell, members: Members, exact: bool, paired: bool) -> None:
+    """Tell the shell's layers whose weights differ between members how to multiply; let the norms compute theirs."""
     own: set[int] = set()
-    for name, value in center.items():
+    for name, value in members.perturbation.center.items():
         for owner, key in shell.owners[name]:
             own.add(id(owner))
             if key == "weight" and isinstance(owner, tuple(layers.PRODUCTS.values())):
-                owner.__dict__["product"] = product = layers.Product(value)
-                found.setdefault(name, []).append(product)
+                center, signs = (value, value.new_tensor([[1.0], [-1.0]])) if exact and paired else (None, None)
+                owner.__dict__["how"] = Product(owner, center, signs, exact and packs(value))
     for module in shell.copies.values():
         if exact and isinstance(module, layers.MemberNorm) and id(module) not in own:
             module.prepare()
-    return found
 
 
 def _is_exact(members: Members) -> bool:

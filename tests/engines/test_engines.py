@@ -16,7 +16,7 @@ from torch import nn
 
 import peppermill as pm
 from peppermill.data import Batches, as_arguments, call, output_tensor
-from peppermill.engines import choose
+from peppermill.engines import choose, packed, vmap
 from peppermill.engines.choose import Auto, engine_of
 from peppermill.engines.graphs import Graphs, Recording
 from peppermill.engines.kept import Kept, Store
@@ -96,6 +96,33 @@ class TwoBranches(nn.Module):
         return self.head(hidden if hidden.sum() > 0 else -2 * hidden)
 
 
+def mlp_with_norms(width, hidden=8):
+    """Norms before the first layer, behind a ReLU, before one, and next to each other; a ReLU that writes in place."""
+    return nn.Sequential(
+        *(nn.BatchNorm1d(width), nn.Linear(width, hidden), nn.ReLU(), nn.BatchNorm1d(hidden, affine=False)),
+        *(nn.Linear(hidden, hidden), nn.BatchNorm1d(hidden), nn.ReLU(inplace=True), nn.Linear(hidden, hidden)),
+        *(nn.ReLU(), nn.BatchNorm1d(hidden), nn.BatchNorm1d(hidden), nn.Linear(hidden, 3, bias=False)),
+    )
+
+
+class NormsAmongViews(nn.Module):
+    """What a norm gets or gives is used by others too, or written to, so that it must not become part of a product."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm, self.second = nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 8)
+        self.third, self.head = nn.Linear(8, 8), nn.Linear(8, 3)
+
+    def forward(self, inputs):
+        hidden = self.first(inputs).relu()
+        normed = self.norm(hidden)
+        hidden.add_(1.0)
+        both = self.second(normed) + self.third(hidden) + normed
+        again = self.norm(both.relu())
+        again.view(-1).mul_(2.0)
+        return self.head(again).flatten(1)
+
+
 def network_and_inputs(kind, dtype=torch.float64, count=7):
     def items(*shape):
         return networks.items(count, shape, dtype=dtype)[0]
@@ -112,16 +139,31 @@ def network_and_inputs(kind, dtype=torch.float64, count=7):
         "tied weights": (networks.Tied, x),
         "object with logits": (lambda: networks.Wrapped("object"), x),
         "branches": (TwoBranches, x),
+        "mlp with norms": (lambda: mlp_with_norms(6), x),
+        "norms among views": (NormsAmongViews, x),
         "tokens": (lambda: nn.Sequential(nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 3), nn.Flatten(1, 2)), items(2, 6)),
     }[kind]
-    return networks.seeded(build, dtype=dtype), inputs
+    return with_statistics(networks.seeded(build, dtype=dtype)), inputs
+
+
+@torch.no_grad()
+def with_statistics(model):
+    """Norms that do something: fresh ones, with mean 0 and variance 1, would hide a norm that is left out."""
+    generator = torch.Generator().manual_seed(5)
+    for module in model.modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            for value in (module.running_mean, module.running_var, *module.parameters()):
+                value.copy_(torch.rand(value.shape, generator=generator) + 0.5)
+    return model
 
 
 KINDS = [
     *("mlp", "cnn", "transformer", "lstm", "residual", "dict inputs", "one tensor twice", "tied weights"),
-    *("object with logits", "branches", "tokens"),
+    *("object with logits", "branches", "tokens", "mlp with norms", "norms among views"),
 ]
 VECTORISED = {
+    "mlp with norms",
+    "norms among views",
     "mlp",
     "cnn",
     "residual",
@@ -199,6 +241,18 @@ def test_a_branch_on_the_inputs_is_taken_anew_each_time():
     assert "aten::_local_scalar_dense depends on values" in engine.report
 
 
+def test_a_network_that_does_not_vectorise_is_tried_once(monkeypatch):
+    """Texts come in many lengths: an attempt for each kind of inputs would cost more than all passes together."""
+    tried, prepare = [], vmap._prepare
+    monkeypatch.setattr(vmap, "_prepare", lambda *args: tried.append(1) or prepare(*args))
+    model, inputs = network_and_inputs("branches")
+    engine, perturbation = Vmap(), perturbation_of(model)
+    for count in (7, 3, 7, 5):
+        found = outputs_of(engine, model, perturbation, 0.3, inputs[:count], keep=False)
+        torch.testing.assert_close(found, copied_outputs(model, perturbation, 0.3, inputs[:count]))
+    assert tried == [1]
+
+
 def test_two_arguments_that_were_one_tensor_may_be_two_the_next_time():
     model, (x, _) = network_and_inputs("one tensor twice")
     engine, perturbation = Vmap(), perturbation_of(model)
@@ -225,6 +279,29 @@ def test_single_precision_is_the_same_to_its_rounding(engine, kind):
     perturbation = perturbation_of(model, size=10)
     found = outputs_of(ENGINES[engine](), model, perturbation, 0.2, inputs)
     torch.testing.assert_close(found, copied_outputs(model, perturbation, 0.2, inputs), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("hidden", [8, 200])
+@pytest.mark.parametrize("count", [1, 3, 9])
+@pytest.mark.parametrize("noise", [{}, {"antithetic": False}])
+@pytest.mark.parametrize("size", [9, 10])
+def test_products_with_packed_weights_are_those_of_copied_networks(hidden, count, noise, size):
+    """Small and large, few rows and many: every way in which a layer may multiply; sums over 784 products."""
+    model = with_statistics(networks.seeded(lambda: mlp_with_norms(784, hidden)))
+    inputs = networks.items(count, (784,))[0]
+    engine, perturbation = Vmap(), perturbation_of(model, size=size, **noise)
+    for sigma in (0.02, 0.01):
+        found = outputs_of(engine, model, perturbation, sigma, inputs)
+        assert engine.report == "vmap"
+        torch.testing.assert_close(found, copied_outputs(model, perturbation, sigma, inputs), rtol=1e-3, atol=1e-3)
+
+
+def test_without_the_operations_of_onednn_products_are_torchs_own(monkeypatch):
+    model = with_statistics(networks.seeded(lambda: mlp_with_norms(784, 200)))
+    inputs, perturbation = networks.items(9, (784,))[0], perturbation_of(model, size=10)
+    found = outputs_of(Vmap(), model, perturbation, 0.02, inputs)
+    monkeypatch.setattr(packed, "_works", lambda: False)
+    torch.testing.assert_close(outputs_of(Vmap(), model, perturbation, 0.02, inputs), found, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -378,14 +455,20 @@ def test_a_network_made_in_inference_mode_is_never_taken_for_unchanged(data):
 
 
 def test_auto_runs_small_networks_together_and_large_ones_one_by_one(mlp, data):
-    auto, perturbation = Auto(), perturbation_of(mlp)
-    outputs_of(auto, mlp, perturbation, 0.3, data[0])
-    assert auto.report == "vmap"
-    # 4 members, 8 numbers of 4 bytes: beyond 3 MiB from 24,577 items on
-    outputs_of(auto, mlp, perturbation, 0.3, torch.zeros(24_576, 6))
-    assert auto.report == "vmap"
-    outputs_of(auto, mlp, perturbation, 0.3, torch.zeros(24_577, 6))
-    assert auto.report == "loop"
+    """4 members, 8 numbers of 4 bytes: beyond 5 MiB from 40,961 items on."""
+    model = nn.Sequential(*mlp, nn.Linear(3, 8), nn.Linear(8, 8)).eval()
+    auto, perturbation = Auto(), perturbation_of(model)
+    for items, engine in ((20, "vmap"), (40_960, "vmap"), (40_961, "loop")):
+        outputs_of(auto, model, perturbation, 0.3, torch.zeros(items, 6))
+        assert auto.report == engine
+
+
+@pytest.mark.parametrize(("noise", "engine"), [({}, "vmap"), ({"antithetic": False}, "loop")])
+def test_a_network_that_is_mostly_its_first_layer_runs_together_beyond_that(mlp, noise, engine):
+    """48 multiplications of 72: with antithetic pairs, 40 % of them are saved."""
+    auto = Auto()
+    outputs_of(auto, mlp, perturbation_of(mlp, **noise), 0.3, torch.zeros(40_961, 6))
+    assert auto.report == engine
 
 
 def test_with_gradients_every_engine_is_the_loop(mlp, data):
