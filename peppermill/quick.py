@@ -21,8 +21,7 @@ from peppermill.search import GROWTH, walk
 from peppermill.sketch import Sketch
 from peppermill.tuning import START, Evaluation, Evaluations, SigmaSearch, check_interval, comment
 
-LIMIT = 5.0  # passes of all members over all items,
-KEPT_BACK = 1.1  # of which so many are for the profile
+LIMIT = 5.0  # passes of all members over all items
 STEPS = 3  # on all items, for each of the two curves
 APART = 0.1  # of ln sigma, between the first two values on all items: the second one tells the slope
 TOLERANCE = 0.001  # of the gain so far: less than this is not worth a pass
@@ -55,9 +54,9 @@ def tune_quickly(
     whole(0.0)
     sketched = Evaluations(lambda sigma: run(sigma, sample), joint, sample.weights, sample.share) if sample else whole
     hunt = _Hunt(whole, sketched, scale, lower or 0.0, upper or math.inf)
-    hunt.climb(lambda evaluation: evaluation.log_likelihood, LIMIT - KEPT_BACK)
+    hunt.climb(lambda evaluation: evaluation.log_likelihood)
     if joint:
-        hunt.climb(lambda evaluation: evaluation.tempered_log_likelihood, LIMIT)
+        hunt.climb(lambda evaluation: evaluation.tempered_log_likelihood)
     search = hunt.found(joint)
     comment(search, lower or 0.0, upper)
     return search
@@ -85,14 +84,21 @@ class _Hunt:
     lower: float
     upper: float
 
-    def climb(self, value: Value, limit: float) -> None:
+    def climb(self, value: Value) -> None:
         """Look on the sample, then step on all items until nothing more is to be gained or the limit is reached."""
+        if self.sampled and self.spent:
+            return  # a look that no step can follow is worth nothing
         self._look(value)
         for _ in range(STEPS):
             sigma = self._next(value)
-            if sigma is None or (self.sampled and self.passes + self.whole.size > limit * self.whole.size):
+            if sigma is None or (self.sampled and self.spent):
                 return
             self.whole(sigma)
+
+    @property
+    def spent(self) -> bool:
+        """Whether another value on all items would be one too many."""
+        return self.passes + self.whole.size > LIMIT * self.whole.size
 
     @property
     def sampled(self) -> bool:

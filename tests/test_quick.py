@@ -201,7 +201,7 @@ def test_the_found_sigma_is_within_a_hundredth_of_the_gain_of_a_fine_grid_in_fiv
 
 def test_points_are_values_on_all_items():
     model, data = many(1000)
-    pep = pm.fit(model, data, temperature=True, engine="loop")
+    pep = quietly(pm.fit, model, data, temperature=True, engine="loop")
     for found, members in zip(
         pep.search.evaluations, passes_at(model, data, [s for s, _ in pep.search.points]), strict=True
     ):

@@ -44,10 +44,19 @@ def _shorten_views(recording: Recording) -> None:
         if base is node or base is node.args[0]:
             continue
         (shape, strides, offset), (*_, start) = node.meta["placed"], base.meta["placed"]
+        if _alike(node.meta["placed"], base.meta["placed"]):
+            node.replace_all_uses_with(base)
+            continue
         new = base.op == "call_function" and start == 0 and not written(base)
         if new or offset == start:  # what was given may begin elsewhere in its memory the next time
             node.target, node.kwargs = torch.ops.aten.as_strided.default, {}
             node.args = (base, shape, strides, offset if new else None)
+
+
+def _alike(one: tuple[list[int], list[int], int], other: tuple[list[int], list[int], int]) -> bool:
+    """Whether two looks at a tensor are the same: where a length is 1, a stride means nothing."""
+    strides = [[s for n, s in zip(*look[:2], strict=True) if n != 1] for look in (one, other)]
+    return one[0] == other[0] and one[2] == other[2] and strides[0] == strides[1]
 
 
 def _behind(node: Node) -> Node:
