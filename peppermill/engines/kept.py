@@ -219,5 +219,8 @@ def _described(part: Any) -> Any:
 
 
 def room_on(device: torch.device) -> float:
-    """Bytes that may be held on a device."""
-    return KEPT_SHARE * torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else KEPT_BYTES
+    """Bytes that may be held on a device; on a GPU, memory that torch took and does not use now is free."""
+    if device.type != "cuda":
+        return KEPT_BYTES
+    unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return KEPT_SHARE * (torch.cuda.mem_get_info(device)[0] + unused)
