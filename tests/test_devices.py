@@ -51,7 +51,7 @@ def test_sigma_and_predictions_on_a_gpu_are_those_on_the_cpu() -> None:
 
 @needs_gpu
 @pytest.mark.parametrize("precision", [None, "bfloat16"])
-@pytest.mark.parametrize("engine", ["loop", "vmap", "graphs", "auto"])
+@pytest.mark.parametrize("engine", ["loop", "joined", "vmap", "graphs", "auto"])
 def test_every_engine_on_a_gpu_gives_what_the_loop_gives_on_the_cpu(engine: str, precision: str | None) -> None:
     """Twice with other inputs, because a graph is captured the first time and replayed the second."""
     model = _network().float()

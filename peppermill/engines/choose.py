@@ -17,6 +17,7 @@ import torch
 from peppermill.engines.borrowed import borrow
 from peppermill.engines.engine import Engine, Group
 from peppermill.engines.graphs import Graphs
+from peppermill.engines.joined import Joined
 from peppermill.engines.kept import Kept, Store, signature
 from peppermill.engines.looked import look_at
 from peppermill.engines.loop import Loop
@@ -41,6 +42,7 @@ class Auto:
         self.graphs = Graphs(precision, self.kept, room)
         self.engines: dict[str, Engine] = {
             "loop": Loop(precision, self.kept, room),
+            "joined": Joined(precision, self.kept, room),
             "vmap": Vmap(precision, self.kept, room),
             "graphs": self.graphs,
         }
@@ -73,7 +75,7 @@ class Auto:
     def _rule(self, members: Members, store: Store, args: Any, kwargs: Any, keep: bool) -> str:
         device = members.device.type
         if device not in TOGETHER_BYTES or (device == "cpu" and not store.has_shell):
-            return "loop"
+            return "joined"
         call = borrow(members.model, self.precision, store.has_shell)
         look = look_at(partial(call, {}, args, kwargs))
         together = members.count * look.bytes
@@ -81,11 +83,17 @@ class Auto:
             return "graphs"
         pairs = members.perturbation.noise.antithetic and self.precision is None
         saves = device == "cpu" and pairs and look.first_share >= SAVING_SHARE and together <= SAVING_BYTES
-        return "vmap" if saves or together <= TOGETHER_BYTES[device] else "loop"
+        return "vmap" if saves or together <= TOGETHER_BYTES[device] else "joined"
 
 
 #: The engines that have a name. A new one is one file and one row here.
-ENGINES: dict[str, Callable[[str | None], Engine]] = {"loop": Loop, "vmap": Vmap, "graphs": Graphs, "auto": Auto}
+ENGINES: dict[str, Callable[[str | None], Engine]] = {
+    "loop": Loop,
+    "joined": Joined,
+    "vmap": Vmap,
+    "graphs": Graphs,
+    "auto": Auto,
+}
 
 
 def engine_of(engine: str | Engine, precision: str | None = None) -> Engine:

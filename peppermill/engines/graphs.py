@@ -18,13 +18,12 @@ from torch import Tensor
 from peppermill.data import map_tensors, output_tensor
 from peppermill.engines.borrowed import Call, borrow
 from peppermill.engines.engine import Group
-from peppermill.engines.joined import join
+from peppermill.engines.joined import joined_plan
+from peppermill.engines.joining import channels_last
 from peppermill.engines.kept import Kept, Store, signature, tensors_of
 from peppermill.engines.loop import Loop
-from peppermill.engines.members import WITHOUT_GRADIENTS, Members, needs_gradients
+from peppermill.engines.members import WITHOUT_GRADIENTS, Members, is_exact, needs_gradients
 from peppermill.engines.memory import Room
-from peppermill.engines.prepared import plan_of
-from peppermill.engines.recorded import record
 from peppermill.types import Params
 
 MOST_GRAPHS = 8  # kinds of inputs whose graphs are kept
@@ -101,7 +100,7 @@ class Captured:
             self.weights = [store.member(members.sigma, member, keep=True) for member in range(members.count)]
             # a replay may come before it is known that the network was moved: what the graph reads must still be there
             self.alive = [value.detach() for value in (*members.model.parameters(), *members.model.buffers())]
-            jobs = self._joined(call, args, kwargs) if _is_plain(members, precision) else None
+            jobs = self._joined(call, args, kwargs) if precision is None and is_exact(members) else None
             self.recording = capture(jobs or self._jobs(call, args, kwargs), members.device)
 
     @torch.no_grad()
@@ -122,30 +121,18 @@ class Captured:
 
     def _joined(self, call: Call, args: Any, kwargs: Any) -> list[Callable[[], Tensor]] | None:
         """The same in fewer operations, with images in the form that tensor cores take; nothing where it is no use."""
-        self.args, self.kwargs = map_tensors(_channels_last, (args, kwargs))
+        self.args, self.kwargs = map_tensors(lambda value: channels_last(value).clone(), (args, kwargs))
         inputs = tensors_of(self.args, self.kwargs)
         try:
-            recording = record(partial(self._pass, call, self.weights[0]), [*self.weights[0].values(), *inputs])
+            plan = joined_plan(call, self.weights[0], self.args, self.kwargs, channels_last)
         except RuntimeError:  # a network that depends on values, or will not have its images in this form
             return None
-        if not join(recording):
+        if plan is None:
             return None
-        plan = plan_of(recording, len(self.weights[0]))
         return [partial(plan.run, *plan.prepare(*params.values()), *inputs) for params in self.weights]
 
     def _pass(self, call: Call, params: Params) -> Tensor:
         return output_tensor(call(params, self.args, self.kwargs))
-
-
-def _is_plain(members: Members, precision: str | None) -> bool:
-    """Whether all is float32, so that a sum may be arranged in another way, and cuDNN has operations for it."""
-    tensors = (*members.model.parameters(), *members.model.buffers())
-    low = precision is not None or torch.is_autocast_enabled(members.device.type)
-    return not low and all(value.dtype == torch.float32 for value in tensors if value.is_floating_point())
-
-
-def _channels_last(value: Tensor) -> Tensor:
-    return value.clone(memory_format=torch.channels_last if value.ndim == 4 else torch.preserve_format)
 
 
 class Graphs:

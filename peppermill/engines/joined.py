@@ -1,172 +1,136 @@
-"""A convolution with what follows it as one operation: a batch norm, the sum with another branch, a ReLU.
+"""One member at a time, in fewer operations: convolutions do the work of the norms, sums and ReLUs behind them.
 
-For one item a GPU computes each of these faster than it starts the next. In evaluation a norm is a scale and a shift of
-each channel: it goes into the kernel and the bias, once for each set of weights; the sum and the ReLU are cuDNN's.
-Only where that cannot change what anybody else sees: whatever is left out has no other user.
+The loop calls the network; this engine records once what the network does with inputs of a kind, joins what can be
+joined (`joining.py`), and runs that for every member. A network in which nothing can be joined runs in the loop.
 """
 
 from __future__ import annotations
 
-import operator
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from functools import partial
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.fx import Node
-from torch.nn import functional as F
 
-from peppermill.engines.recorded import Recording, written
+from peppermill.data import map_tensors, output_tensor
+from peppermill.engines.borrowed import Call, borrow
+from peppermill.engines.engine import Group
+from peppermill.engines.joining import Form, channels_last, join
+from peppermill.engines.kept import Kept, Store, signature, tensors_of
+from peppermill.engines.loop import Loop
+from peppermill.engines.members import WITHOUT_GRADIENTS, Members, is_exact, needs_gradients
+from peppermill.engines.memory import Room, in_parts
+from peppermill.engines.prepared import Plan, plan_of
+from peppermill.engines.recorded import record
+from peppermill.types import Params
 
-_aten = torch.ops.aten
-_CONVOLUTION = _aten.convolution.default
-_NORMS = (_aten.cudnn_batch_norm.default, _aten.native_batch_norm.default)
-_RELUS = (_aten.relu.default, _aten.relu_.default)
-_SUMS = (_aten.add.Tensor, _aten.add_.Tensor)
-
-
-class _Tail(NamedTuple):
-    """What follows a convolution: its last operation, the norm, the other part of the sum, whether a ReLU ends it."""
-
-    last: Node
-    norm: Node | None = None
-    other: Node | None = None
-    relu: bool = False
+MOST_KINDS = 4  # of inputs: batches of one size, the last batch of the data, and a few more
+NOTHING = "there is nothing to join"
 
 
-def join(recording: Recording) -> int:
-    """Change the recorded operations in place; how many convolutions do the work of others now."""
-    joined = 0
-    recording.clean()
-    for node in [node for node in recording.graph.nodes if node.target is _CONVOLUTION and _is_plain(node)]:
-        tail = _tail(node)
-        joined += tail.last is not node
-        _replace(recording, node, tail)
-    return joined
+class Joined:
+    """One member after another, as the loop has them."""
+
+    name: ClassVar[str] = "joined"
+
+    def __init__(self, precision: str | None = None, kept: Kept | None = None, room: Room | None = None) -> None:
+        self.precision, self.kept, self.room = precision, kept or Kept(), room or Room()
+        self.loop = Loop(precision, self.kept, self.room)
+        self.report = "joined"
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.precision,)  # what is kept is not copied
+
+    def groups(self, members: Members, args: Any, kwargs: Any, keep: bool = False) -> Iterator[Group]:
+        reason = self._unsuitable(members, args, kwargs)
+        if reason:
+            self.report = f"loop, because {reason}"
+            yield from self.loop.groups(members, args, kwargs, keep)
+            return
+        store, self.report = self.kept.store(members), "joined"
+        call = borrow(members.model, None, store.has_shell)
+        keeps = keep and store.most() >= 2 * members.count
+        for member in range(members.count):
+            params = store.member(members.sigma, member, keep)
+            ready = _kept(store, members.sigma, member) if keeps else {}
+            yield partial(self._outputs, store, call, params, ready)
+            del params, ready  # or two members would be alive while the next one is made
+
+    def _unsuitable(self, members: Members, args: Any, kwargs: Any) -> str:
+        """Why operations cannot be joined, if so."""
+        if members.count == 1:
+            return "there is one member" if members.sigma else "sigma is 0"
+        if needs_gradients(members, args, kwargs):
+            return WITHOUT_GRADIENTS
+        if self.precision is not None or not is_exact(members):
+            return "in low precision other sums would be other numbers"
+        store = self.kept.store(members)
+        known = store.prepared.get("joined", {})
+        refused = [one for one in known.values() if isinstance(one, str)]
+        return refused[0] if refused else "" if store.most() >= 2 else "the weights of two members do not fit"
+
+    def _outputs(self, store: Store, call: Call, params: Params, ready: Any, args: Any, kwargs: Any) -> Tensor:
+        run = partial(self._run, store, call, params, ready)
+        return in_parts(run, args, kwargs, self.room).unsqueeze(0)
+
+    @torch.no_grad()
+    def _run(self, store: Store, call: Call, params: Params, ready: Any, args: Any, kwargs: Any) -> Tensor:
+        kind = signature(args, kwargs)
+        if kind not in ready:
+            found = _plan(store, kind, call, params, args, kwargs)
+            if isinstance(found, str):
+                self.report = f"loop, because {found}"
+                return output_tensor(call(params, args, kwargs))
+            plan, form = found
+            with torch.inference_mode(False):
+                ready[kind] = form, partial(plan.run, *plan.prepare(*params.values()))
+        form, run = ready[kind]
+        return run(*map(form, tensors_of(args, kwargs)))  # type: ignore[no-any-return]
 
 
-def _tail(convolution: Node) -> _Tail:
-    """As much as can follow at once."""
-    normed = _with_norm(convolution)
-    tails = (_with_relu(_with_sum(normed)), _with_relu(normed), normed, _Tail(convolution))
-    return next(tail for tail in tails if tail and _is_undisturbed(convolution, tail.last))
+def _kept(store: Store, sigma: float, member: int) -> dict[Any, Any]:
+    """What was prepared of a member's weights before; of the last sigma."""
+    known = store.prepared.setdefault("joined weights", {})
+    if known.get("sigma") != sigma:
+        known.clear()
+        known["sigma"] = sigma
+    found: dict[Any, Any] = known.setdefault(member, {})
+    return found
 
 
-def _with_relu(tail: _Tail | None) -> _Tail | None:
-    relu = _only_user(tail.last) if tail else None
-    return tail._replace(last=relu, relu=True) if tail and relu is not None and relu.target in _RELUS else None
+def _plan(store: Store, kind: Any, call: Call, params: Params, args: Any, kwargs: Any) -> tuple[Plan, Form] | str:
+    """How the network computes on inputs of this kind, found once; or why it is called instead."""
+    known = store.prepared.setdefault("joined", {})
+    if kind not in known:
+        if kind is None:
+            return "an argument is neither a tensor nor a plain value"
+        if len(known) >= MOST_KINDS:
+            return f"these are inputs of more than {MOST_KINDS} kinds"
+        known[kind] = _made(call, params, args, kwargs)
+    found: tuple[Plan, Form] | str = known[kind]
+    return found
 
 
-def _with_sum(tail: _Tail) -> _Tail | None:
-    """With the other branch, if one is added to the value, of the same shape."""
-    added, value = _only_user(tail.last), tail.last
-    if added is None or added.target not in _SUMS or len(added.args) != 2 or added.kwargs:
-        return None
-    others = [one for one in added.all_input_nodes if one is not value]
-    own = added.args[0] is value or added.target is _SUMS[0]  # or it would write to the other branch
-    same = len(others) == 1 and _shape(others[0]) == _shape(value) is not None
-    return tail._replace(last=added, other=others[0]) if own and same else None
+def _made(call: Call, params: Params, args: Any, kwargs: Any) -> tuple[Plan, Form] | str:
+    reason = NOTHING
+    for form in (channels_last, Tensor.detach):
+        try:
+            with torch.inference_mode(False):
+                plan = joined_plan(call, params, *map_tensors(form, (args, kwargs)), form)
+                if plan is None:
+                    return NOTHING
+                plan.run(*plan.prepare(*params.values()), *map(form, tensors_of(args, kwargs)))
+            return plan, form
+        except torch.cuda.OutOfMemoryError:
+            raise
+        except RuntimeError as error:  # it depends on values, or will not have its images in this form
+            reason = f"the network cannot be recorded ({type(error).__name__}: {str(error).splitlines()[0][:150]})"
+    return reason
 
 
-def _is_undisturbed(first: Node, last: Node) -> bool:
-    """Whether nobody else writes to a tensor in between: the convolution is made later than it was, in place of all."""
-    node, chain = first, {first}
-    while node is not last:
-        node = node.next
-        if chain.intersection(node.all_input_nodes):
-            chain.add(node)
-        elif written(node):
-            return False
-    return True
-
-
-def _with_norm(convolution: Node) -> _Tail:
-    norm = _only_user(convolution)
-    if norm is None or norm.target not in _NORMS or norm.args[0] is not convolution or norm.args[5]:
-        return _Tail(convolution)
-    first = _only_user(norm)  # of a norm's three results the first is the one that counts
-    used = first is not None and first.target is operator.getitem and first.args[1] == 0
-    return _Tail(first, norm) if used and first is not None else _Tail(convolution)
-
-
-def _shape(node: Node) -> Any:
-    if node.target is operator.getitem:
-        return _shape(node.args[0].args[0])  # type: ignore[union-attr, arg-type]  # a norm keeps the shape
-    placed = node.meta.get("placed")
-    return placed[0] if placed else node.meta.get("shape")
-
-
-def _is_plain(convolution: Node) -> bool:
-    """Two-dimensional, and not transposed."""
-    shape = _shape(convolution)
-    return shape is not None and len(shape) == 4 and not convolution.args[6]
-
-
-def _only_user(node: Node) -> Node | None:
-    return next(iter(node.users)) if len(node.users) == 1 else None
-
-
-def _replace(recording: Recording, convolution: Node, tail: _Tail) -> None:
-    """One operation in the place of the last one: everything that it needs has been computed there."""
-    inputs, kernel, bias, *how = convolution.args
-    settings = (*how[:3], how[5])  # stride, padding, dilation, groups
-    with recording.graph.inserting_before(tail.last):
-        call = recording.graph.call_function
-        norm = tail.norm.args[1:5] + tail.norm.args[7:8] if tail.norm else None
-        if norm:
-            kernel, bias = call(folded_kernel, (kernel, *norm)), call(folded_bias, (bias, *norm))
-        kernel = call(channels_last, (kernel,))
-        if tail.other is not None:
-            joined = call(convolution_sum_relu, (inputs, kernel, bias, tail.other, *settings))
-        else:
-            joined = call(convolution_relu if tail.relu else plain_convolution, (inputs, kernel, bias, *settings))
-    joined.meta["shape"] = _shape(tail.last)
-    tail.last.replace_all_uses_with(joined)
-    gone = [convolution]
-    while gone[-1] is not tail.last:
-        gone += gone[-1].users  # each has one
-    for node in reversed(gone):
-        recording.graph.erase_node(node)
-
-
-def folded_kernel(
-    kernel: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, variance: Tensor, epsilon: float
-) -> Tensor:
-    """The kernel of a convolution that does the work of the norm behind it."""
-    return kernel * _scale(weight, variance, epsilon).view(-1, *[1] * (kernel.ndim - 1))
-
-
-def folded_bias(
-    own: Tensor | None, weight: Tensor | None, bias: Tensor | None, mean: Tensor, variance: Tensor, epsilon: float
-) -> Tensor:
-    """The bias of a convolution that does the work of the norm behind it."""
-    moved = (-mean if own is None else own - mean) * _scale(weight, variance, epsilon)
-    return moved if bias is None else moved + bias
-
-
-def _scale(weight: Tensor | None, variance: Tensor, epsilon: float) -> Tensor:
-    scale = (variance + epsilon).rsqrt()
-    return scale if weight is None else scale * weight
-
-
-def channels_last(kernel: Tensor) -> Tensor:
-    """The kernel in the form that tensor cores take."""
-    return kernel.contiguous(memory_format=torch.channels_last)
-
-
-def plain_convolution(inputs: Tensor, kernel: Tensor, bias: Tensor | None, *settings: Any) -> Tensor:
-    """A convolution and nothing more."""
-    return F.conv2d(inputs, kernel, bias, *settings)
-
-
-def convolution_relu(inputs: Tensor, kernel: Tensor, bias: Tensor | None, *settings: Any) -> Tensor:
-    """A convolution and a ReLU."""
-    if inputs.is_cuda:
-        return torch.cudnn_convolution_relu(inputs, kernel, bias, *settings)
-    return F.relu_(F.conv2d(inputs, kernel, bias, *settings))
-
-
-def convolution_sum_relu(inputs: Tensor, kernel: Tensor, bias: Tensor | None, other: Tensor, *settings: Any) -> Tensor:
-    """A convolution, the sum with another branch, and a ReLU."""
-    if inputs.is_cuda:
-        return torch.cudnn_convolution_add_relu(inputs, kernel, other, 1.0, bias, *settings)
-    return F.relu_(F.conv2d(inputs, kernel, bias, *settings).add_(other))
+def joined_plan(call: Call, params: Params, args: Any, kwargs: Any, kernel_form: Form) -> Plan | None:
+    """What the network does with these inputs in fewer operations, its weights aside; nothing where none are fewer."""
+    inputs = [*params.values(), *tensors_of(args, kwargs)]
+    recording = record(lambda: output_tensor(call(params, args, kwargs)), inputs)
+    return plan_of(recording, len(params)) if join(recording, kernel_form) else None

@@ -60,6 +60,12 @@ def check_precision(precision: str | None) -> None:
         )
 
 
+def is_exact(members: Members) -> bool:
+    """Whether sums may be arranged in another way: in low precision that would be another number."""
+    wide = all(value.dtype in (torch.float32, torch.float64) for value in members.perturbation.center.values())
+    return wide and not torch.is_autocast_enabled(members.device.type)
+
+
 def needs_gradients(members: Members, args: Any, kwargs: Any) -> bool:
     """Whether somebody may differentiate the outputs."""
     if not torch.is_grad_enabled():

@@ -22,7 +22,7 @@ from peppermill.engines.fused import fuse
 from peppermill.engines.kept import Kept, Stack, Store, room_on, signature, tensors_of
 from peppermill.engines.looked import look_at
 from peppermill.engines.loop import Loop
-from peppermill.engines.members import WITHOUT_GRADIENTS, Members, needs_gradients
+from peppermill.engines.members import WITHOUT_GRADIENTS, Members, is_exact, needs_gradients
 from peppermill.engines.memory import Room, halving
 from peppermill.engines.packed import packs
 from peppermill.engines.prepared import Plan, plan_of
@@ -148,7 +148,7 @@ def _prepare(
 @torch.no_grad()
 def _recorded(members: Members, precision: str | None, stack: Stack, args: Any, kwargs: Any) -> Plan:
     """Recorded twice: with products as one operation each, so that they can grow, and then as what they are made of."""
-    exact = precision is None and _is_exact(members)
+    exact = precision is None and is_exact(members)
     shell = Shell(members.model, layers.PRODUCTS | (layers.NORMS if exact else {}))
     _tell(shell, members, exact, stack.paired)
     call = lowered(shell, members.device, precision)
@@ -176,9 +176,3 @@ def _tell(shell: Shell, members: Members, exact: bool, paired: bool) -> None:
     for module in shell.copies.values():
         if exact and isinstance(module, layers.MemberNorm) and id(module) not in own:
             module.prepare()
-
-
-def _is_exact(members: Members) -> bool:
-    """Whether sums may be arranged in another way: in low precision that would be another number."""
-    wide = all(value.dtype in (torch.float32, torch.float64) for value in members.perturbation.center.values())
-    return wide and not torch.is_autocast_enabled(members.device.type)

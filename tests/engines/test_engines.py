@@ -19,6 +19,7 @@ from peppermill.data import Batches, as_arguments, call, output_tensor
 from peppermill.engines import choose, packed, vmap
 from peppermill.engines.choose import Auto, engine_of
 from peppermill.engines.graphs import Graphs, Recording
+from peppermill.engines.joined import Joined
 from peppermill.engines.kept import Kept, Store
 from peppermill.engines.loop import Loop, member_predictions, run_members
 from peppermill.engines.members import members_of
@@ -43,7 +44,7 @@ def graphs(precision=None):
     return Graphs(precision, capture=capture_on_cpu)
 
 
-ENGINES = {"loop": Loop, "vmap": Vmap, "graphs": graphs, "auto": Auto}
+ENGINES = {"loop": Loop, "joined": Joined, "vmap": Vmap, "graphs": graphs, "auto": Auto}
 
 
 class Recurrent(nn.Module):
@@ -458,12 +459,14 @@ def test_auto_runs_small_networks_together_and_large_ones_one_by_one(mlp, data):
     """4 members, 8 numbers of 4 bytes: beyond 5 MiB from 40,961 items on."""
     model = nn.Sequential(*mlp, nn.Linear(3, 8), nn.Linear(8, 8)).eval()
     auto, perturbation = Auto(), perturbation_of(model)
-    for items, engine in ((20, "vmap"), (40_960, "vmap"), (40_961, "loop")):
+    for items, engine in ((20, "vmap"), (40_960, "vmap"), (40_961, "loop, because there is nothing to join")):
         outputs_of(auto, model, perturbation, 0.3, torch.zeros(items, 6))
         assert auto.report == engine
 
 
-@pytest.mark.parametrize(("noise", "engine"), [({}, "vmap"), ({"antithetic": False}, "loop")])
+@pytest.mark.parametrize(
+    ("noise", "engine"), [({}, "vmap"), ({"antithetic": False}, "loop, because there is nothing to join")]
+)
 def test_a_network_that_is_mostly_its_first_layer_runs_together_beyond_that(mlp, noise, engine):
     """48 multiplications of 72: with antithetic pairs, 40 % of them are saved."""
     auto = Auto()
@@ -482,7 +485,7 @@ def test_with_gradients_every_engine_is_the_loop(mlp, data):
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"engine": "turbo"}, "`engine='turbo'` is unknown: choose one of loop, vmap, graphs, auto"),
+        ({"engine": "turbo"}, "`engine='turbo'` is unknown: choose one of loop, joined, vmap, graphs, auto"),
         ({"precision": "int8"}, "`precision='int8'` is unknown: choose one of bfloat16, float16, or leave it out"),
     ],
 )

@@ -6,8 +6,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from peppermill.engines import joining
 from peppermill.engines.graphs import Graphs, Recording
-from peppermill.engines.joined import convolution_relu, convolution_sum_relu, join, plain_convolution
+from peppermill.engines.joined import MOST_KINDS, Joined
+from peppermill.engines.joining import convolution_relu, convolution_sum_relu, join, plain_convolution
 from peppermill.engines.loop import Loop, member_predictions
 from peppermill.engines.members import members_of
 from peppermill.engines.recorded import record
@@ -96,14 +98,19 @@ def test_fewer_operations_give_the_same_numbers(kind: str) -> None:
             torch.testing.assert_close(recording.compiled()(shown), model(shown), rtol=1e-4, atol=1e-5)
 
 
+def engine_of(name: str) -> Joined | Graphs:
+    return Joined() if name == "joined" else Graphs(capture=again_and_again)
+
+
+@pytest.mark.parametrize("name", ["joined", "graphs"])
 @pytest.mark.parametrize("parameters", ["conv", "all"])
 @pytest.mark.parametrize("kind", KINDS)
 @torch.no_grad()
-def test_members_in_a_graph_are_those_of_the_loop(kind: str, parameters: str) -> None:
+def test_members_in_fewer_operations_are_those_of_the_loop(kind: str, parameters: str, name: str) -> None:
     """With norms among what is perturbed, and after a norm was changed in place."""
     model, images = network(kind), torch.randn(2, 3, 16, 16)
     perturbation = Perturbation(select(model, parameters), Noise(), 4)
-    engine = Graphs(capture=again_and_again)
+    engine = engine_of(name)
     for _ in range(2):
         for shown in (images, images + 1):
             found, expected = (
@@ -111,7 +118,7 @@ def test_members_in_a_graph_are_those_of_the_loop(kind: str, parameters: str) ->
                 for one in (engine, Loop())
             )
             torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
-        assert engine.report == "graphs"
+        assert engine.report == name
         model.norm.running_mean.add_(1)  # type: ignore[operator, union-attr]
 
 
@@ -137,8 +144,9 @@ def test_what_writes_to_the_inputs_of_a_convolution_comes_after_it() -> None:
     torch.testing.assert_close(recording.compiled()(images), model(images), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("name", ["joined", "graphs"])
 @torch.no_grad()
-def test_a_network_that_will_not_have_channels_last_is_captured_as_it_is() -> None:
+def test_a_network_that_will_not_have_channels_last_keeps_its_form(name: str) -> None:
     class Viewing(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -149,13 +157,39 @@ def test_a_network_that_will_not_have_channels_last_is_captured_as_it_is() -> No
 
     torch.manual_seed(0)
     model, images = Viewing().eval(), torch.randn(2, 3, 5, 5)
-    perturbation, engine = Perturbation(select(model, "kernels"), Noise(), 4), Graphs(capture=again_and_again)
+    perturbation, engine = Perturbation(select(model, "kernels"), Noise(), 4), engine_of(name)
     found, expected = (
         member_predictions(members_of(model, perturbation, 0.05), Categorical(), (images,), {}, one)
         for one in (engine, Loop())
     )
     torch.testing.assert_close(found, expected)
-    assert engine.report == "graphs"
+    assert engine.report == name
+
+
+@torch.no_grad()
+def test_batches_of_many_kinds_are_joined_up_to_a_few() -> None:
+    model, engine = network("plain"), Joined()
+    perturbation = Perturbation(select(model, "conv"), Noise(), 4)
+    for size in range(1, MOST_KINDS + 3):
+        members, images = members_of(model, perturbation, 0.05), torch.randn(size, 3, 16, 16)
+        found, expected = (member_predictions(members, Categorical(), (images,), {}, one) for one in (engine, Loop()))
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+        assert engine.report.startswith("joined" if size <= MOST_KINDS else "loop, because these are inputs of more")
+
+
+@torch.no_grad()
+def test_weights_are_prepared_once_for_each_member_and_sigma(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folding of a kernel, counted: five convolutions, four of them with a norm; four members."""
+    folded = []
+    monkeypatch.setattr(joining, "_scale", lambda *given, was=joining._scale: folded.append(1) or was(*given))
+    model, engine, images = network("plain"), Joined(), torch.randn(2, 3, 16, 16)
+    perturbation = Perturbation(select(model, "conv"), Noise(), 4)
+    counts = []
+    for sigma in (0.05, 0.05, 0.1, 0.1):
+        folded.clear()
+        member_predictions(members_of(model, perturbation, sigma), Categorical(), (images,), {}, engine)
+        counts.append(len(folded))
+    assert counts == [5 * 8, 0, 4 * 8, 0]  # a kernel and a bias for each norm; the first time it is tried once more
 
 
 def again_and_again(jobs: list, device: torch.device) -> Recording:  # type: ignore[type-arg]
