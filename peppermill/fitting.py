@@ -64,7 +64,7 @@ def fit(
       few more values of sigma are tried.
     - `likelihood`: "categorical", "bernoulli", "gaussian", or one with settings, `pm.Categorical(ignored_label=255)`.
     - `batch_size`: for data that do not come in batches.
-    - `engine`: how the members run, "loop", "vmap", "graphs" or "auto"; `precision`: "bfloat16" or "float16" lets the
+    - `engine`: how the members run (docs/engines.md), "auto" by rule; `precision`: "bfloat16" or "float16" lets the
       network compute in low precision. Neither is saved (docs/engines.md).
     """
     chosen, runner = likelihood_named(likelihood), engine_of(engine, precision)

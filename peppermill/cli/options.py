@@ -63,7 +63,7 @@ LikelihoodOrOwn = Annotated[
 ]
 Bins = Annotated[int, typer.Option(help="Bins of the calibration error.")]
 BatchSize = Annotated[int, typer.Option(help="Items in a batch.")]
-EngineName = Annotated[str, typer.Option("--engine", help="How the members run: auto, loop, vmap or graphs.")]
+EngineName = Annotated[str, typer.Option("--engine", help="How the members run: auto, loop, joined, vmap or graphs.")]
 Precision = Annotated[
     str | None, typer.Option(help="Let the network compute in low precision: bfloat16 or float16; its own by default.")
 ]

@@ -2,7 +2,8 @@
 
 The rule looks at the size of the largest tensor that one member makes. As long as those of all members together stay in
 the cache (of a CPU) or leave a GPU half empty, running members together wins; beyond that it only moves more memory,
-unless the first layer, whose inputs all members share, is most of the work.
+unless the first layer, whose inputs all members share, is most of the work. What runs together saves calls, not
+multiplications: where convolutions are most of the work, members run one by one, in fewer operations.
 A rule, and not a stopwatch, so that the same call gives the same bits every time; measurements are in docs/engines.md.
 """
 
@@ -29,6 +30,8 @@ from peppermill.engines.vmap import Vmap
 TOGETHER_BYTES = {"cpu": 5 * 2**20, "cuda": 2**26}
 #: On a CPU, beyond that too where the first product, of which antithetic pairs save 40 %, is so much of the whole.
 SAVING_SHARE, SAVING_BYTES = 0.5, 2**26
+#: On a CPU, multiplications in convolutions from which on these cost more than the calls that lead to them.
+CONVOLVED = 30_000_000
 GRAPH_BYTES = 2**29
 
 
@@ -81,6 +84,8 @@ class Auto:
         together = members.count * look.bytes
         if device == "cuda" and keep and together <= GRAPH_BYTES:
             return "graphs"
+        if device == "cpu" and look.convolved >= CONVOLVED:
+            return "joined"
         pairs = members.perturbation.noise.antithetic and self.precision is None
         saves = device == "cpu" and pairs and look.first_share >= SAVING_SHARE and together <= SAVING_BYTES
         return "vmap" if saves or together <= TOGETHER_BYTES[device] else "joined"

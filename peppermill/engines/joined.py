@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from itertools import islice
 from typing import Any, ClassVar
 
 import torch
@@ -22,7 +23,7 @@ from peppermill.engines.loop import Loop
 from peppermill.engines.members import WITHOUT_GRADIENTS, Members, is_exact, needs_gradients
 from peppermill.engines.memory import Room, in_parts
 from peppermill.engines.prepared import Plan, plan_of
-from peppermill.engines.recorded import record
+from peppermill.engines.recorded import NotRecordable, record
 from peppermill.types import Params
 
 MOST_KINDS = 4  # of inputs: batches of one size, the last batch of the data, and a few more
@@ -54,7 +55,7 @@ class Joined:
         for member in range(members.count):
             params = store.member(members.sigma, member, keep)
             ready = _kept(store, members.sigma, member) if keeps else {}
-            yield partial(self._outputs, store, call, params, ready)
+            yield partial(self._outputs, JoinedMember(call, params, store.prepared.setdefault("joined", {}), ready))
             del params, ready  # or two members would be alive while the next one is made
 
     def _unsuitable(self, members: Members, args: Any, kwargs: Any) -> str:
@@ -65,27 +66,38 @@ class Joined:
             return WITHOUT_GRADIENTS
         if self.precision is not None or not is_exact(members):
             return "in low precision other sums would be other numbers"
+        if any(module._forward_hooks or module._forward_pre_hooks for module in members.model.modules()):
+            return "the network has hooks, which may do more than compute"
         store = self.kept.store(members)
         known = store.prepared.get("joined", {})
         refused = [one for one in known.values() if isinstance(one, str)]
         return refused[0] if refused else "" if store.most() >= 2 else "the weights of two members do not fit"
 
-    def _outputs(self, store: Store, call: Call, params: Params, ready: Any, args: Any, kwargs: Any) -> Tensor:
-        run = partial(self._run, store, call, params, ready)
-        return in_parts(run, args, kwargs, self.room).unsqueeze(0)
+    def _outputs(self, member: JoinedMember, args: Any, kwargs: Any) -> Tensor:
+        outputs = in_parts(member, args, kwargs, self.room).unsqueeze(0)
+        self.report = f"loop, because {member.refused}" if member.refused else "joined"
+        return outputs
+
+
+class JoinedMember:
+    """A network with one member's weights: `plans` by kind of inputs, for all members; `ready` with these weights."""
+
+    def __init__(self, call: Call, params: Params, plans: dict[Any, Any], ready: dict[Any, Any]) -> None:
+        self.call, self.params, self.plans, self.ready = call, params, plans, ready
+        self.refused = ""
 
     @torch.no_grad()
-    def _run(self, store: Store, call: Call, params: Params, ready: Any, args: Any, kwargs: Any) -> Tensor:
+    def __call__(self, args: Any, kwargs: Any) -> Tensor:
         kind = signature(args, kwargs)
-        if kind not in ready:
-            found = _plan(store, kind, call, params, args, kwargs)
+        if kind not in self.ready:
+            found = _plan(self.plans, kind, self.call, self.params, args, kwargs)
             if isinstance(found, str):
-                self.report = f"loop, because {found}"
-                return output_tensor(call(params, args, kwargs))
+                self.refused = found
+                return output_tensor(self.call(self.params, args, kwargs))
             plan, form = found
             with torch.inference_mode(False):
-                ready[kind] = form, partial(plan.run, *plan.prepare(*params.values()))
-        form, run = ready[kind]
+                self.ready[kind] = form, partial(plan.run, *plan.prepare(*self.params.values()))
+        form, run = self.ready[kind]
         return run(*map(form, tensors_of(args, kwargs)))  # type: ignore[no-any-return]
 
 
@@ -99,16 +111,17 @@ def _kept(store: Store, sigma: float, member: int) -> dict[Any, Any]:
     return found
 
 
-def _plan(store: Store, kind: Any, call: Call, params: Params, args: Any, kwargs: Any) -> tuple[Plan, Form] | str:
+def _plan(
+    plans: dict[Any, Any], kind: Any, call: Call, params: Params, args: Any, kwargs: Any
+) -> tuple[Plan, Form] | str:
     """How the network computes on inputs of this kind, found once; or why it is called instead."""
-    known = store.prepared.setdefault("joined", {})
-    if kind not in known:
+    if kind not in plans:
         if kind is None:
             return "an argument is neither a tensor nor a plain value"
-        if len(known) >= MOST_KINDS:
+        if len(plans) >= MOST_KINDS:
             return f"these are inputs of more than {MOST_KINDS} kinds"
-        known[kind] = _made(call, params, args, kwargs)
-    found: tuple[Plan, Form] | str = known[kind]
+        plans[kind] = _made(call, params, args, kwargs)
+    found: tuple[Plan, Form] | str = plans[kind]
     return found
 
 
@@ -117,7 +130,8 @@ def _made(call: Call, params: Params, args: Any, kwargs: Any) -> tuple[Plan, For
     for form in (channels_last, Tensor.detach):
         try:
             with torch.inference_mode(False):
-                plan = joined_plan(call, params, *map_tensors(form, (args, kwargs)), form)
+                formed, named = map_tensors(form, (args, kwargs))
+                plan = joined_plan(call, params, formed, named, form)
                 if plan is None:
                     return NOTHING
                 plan.run(*plan.prepare(*params.values()), *map(form, tensors_of(args, kwargs)))
@@ -133,4 +147,8 @@ def joined_plan(call: Call, params: Params, args: Any, kwargs: Any, kernel_form:
     """What the network does with these inputs in fewer operations, its weights aside; nothing where none are fewer."""
     inputs = [*params.values(), *tensors_of(args, kwargs)]
     recording = record(lambda: output_tensor(call(params, args, kwargs)), inputs)
+    recording.clean()
+    given = islice(recording.graph.nodes, len(params))
+    if not all(node.users for node in given):  # a copy was made where torch does not see it: Keras, for one
+        raise NotRecordable("it does not compute with the very weights that it is given")
     return plan_of(recording, len(params)) if join(recording, kernel_form) else None

@@ -16,18 +16,20 @@ _WEIGHTS = {"aten::mm": 1, "aten::addmm": 2, "aten::bmm": 1, "aten::baddbmm": 2,
 
 
 class Look(Watching):  # type: ignore[no-untyped-call]
-    """The bytes of the largest tensor, and the multiplications of each product, in order."""
+    """The bytes of the largest tensor, the multiplications of each product, in order, and those of convolutions."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.bytes, self.products = 1, list[int]()
+        self.bytes, self.products, self.convolved = 1, list[int](), 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         outputs = func(*args, **(kwargs or {}))
         name = func._schema.name
         if name in _WEIGHTS:
             weight = args[_WEIGHTS[name]]
-            self.products.append(outputs.numel() * (weight[0].numel() if "conv" in name else weight.shape[-2]))
+            convolves = "conv" in name
+            self.products.append(outputs.numel() * (weight[0].numel() if convolves else weight.shape[-2]))
+            self.convolved += self.products[-1] * convolves
         if not func.is_view:
             map_tensors(lambda value: setattr(self, "bytes", max(self.bytes, value.nbytes)), outputs)
         return outputs

@@ -9,14 +9,17 @@ and test sets so cost little more than one.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from peppermill.engines.joined import JoinedMember
 from peppermill.engines.loop import MemberPass
 from peppermill.foreign import functional_call
 from peppermill.noise import Noise
@@ -26,6 +29,7 @@ from peppermill.parameters import select
 from peppermill.perturbation import Perturbation
 from peppermill.types import Params
 
+PATIENCE = 5.0  # seconds of work that may be lost
 RESIDENT = 2**32  # bytes of images that are brought to the device once and for all
 
 
@@ -80,6 +84,8 @@ class ImageMembers:
     batch_size: int = 50
     say: Callable[[str], None] = lambda text: None
     passes: int = 0  # of one member over all items, paid for by this object
+    _saved: float = -math.inf
+    _plans: dict[Any, Any] = field(default_factory=dict)
     _directions: dict[int, Params] = field(default_factory=dict)
     _known: dict[tuple[float, Group], tuple[Tensor, Tensor]] = field(default_factory=dict)
 
@@ -110,7 +116,7 @@ class ImageMembers:
         return self._known[sigma, group]
 
     def _continued(self, sigma: float, group: Group) -> tuple[Tensor, Tensor]:
-        """ln L_i(theta_j) [m, N] in float64 and ln sum_j p_j [N, K] in float32; kept after every member."""
+        """ln L_i(theta_j) [m, N] in float64 and ln sum_j p_j [N, K] in float32; kept at the end, and now and then."""
         path, settings = self.folder / f"{sigma:.9g}{group}.safetensors", {**self.identity, "sigma": sigma}
         found = read_checkpoint(path, settings, self.machine.device)
         rows, total = (found[0]["rows"], found[0]["total"]) if found else (None, None)
@@ -119,7 +125,9 @@ class ImageMembers:
             row = log_probs.gather(1, self.labels[:, None]).T.double()
             rows = row if rows is None else torch.cat([rows, row])
             total = log_probs.float() if total is None else torch.logaddexp(total.double(), log_probs).float()
-            write_checkpoint(path, {"rows": rows, "total": total}, settings)
+            if stream == group.last - 1 or time.monotonic() - self._saved > PATIENCE:
+                write_checkpoint(path, {"rows": rows, "total": total}, settings)
+                self._saved = time.monotonic()
             self.say(f"sigma {sigma:.4g}, member {'+' if group.sign > 0 else '-'}{stream}")
         assert rows is not None
         assert total is not None
@@ -129,11 +137,13 @@ class ImageMembers:
     def _member(self, signed_sigma: float, stream: int) -> Tensor:
         """Log-probabilities [N, K] of theta* + sigma epsilon, in float64."""
         params, parts, device = self._params(signed_sigma, stream), [], self.machine.device
-        half = self.machine.precision == "bfloat16"
+        half, call = self.machine.precision == "bfloat16", partial(functional_call, self.model)
+        joined = None if half or signed_sigma == 0 else JoinedMember(call, params, self._plans, {})
         with precision(self.machine), torch.autocast(torch.device(device).type, torch.bfloat16, enabled=half):
             for pixels in torch.split(self.data.pixels, self.batch_size):
                 inputs = self.data.prepare(pixels.to(device)).contiguous(memory_format=self._layout())
-                parts.append(functional_call(self.model, params, (inputs,), {}).double().log_softmax(dim=1))
+                outputs = joined((inputs,), {}) if joined else call(params, (inputs,), {})
+                parts.append(outputs.double().log_softmax(dim=1))
         self.passes += 1
         return torch.cat(parts)
 

@@ -166,6 +166,44 @@ def test_a_network_that_will_not_have_channels_last_keeps_its_form(name: str) ->
     assert engine.report == name
 
 
+class Copying(nn.Module):
+    """A network that computes with weights of its own making: torch does not see that they are made of the given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.head = conv(3, 4), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        kernel = torch.from_numpy(self.conv.weight.detach().numpy().copy())
+        return self.head(torch.relu(nn.functional.conv2d(x, kernel)).mean(dim=(2, 3)))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("name", ["joined", "graphs"])
+@torch.no_grad()
+def test_weights_that_are_copied_unseen_are_not_taken_for_constants(name: str) -> None:
+    torch.manual_seed(0)
+    model, images, engine = Copying().eval(), torch.randn(2, 3, 5, 5), engine_of(name)
+    perturbation = Perturbation(select(model, "kernels"), Noise(), 4)
+    found, expected = (
+        member_predictions(members_of(model, perturbation, 0.5), Categorical(), (images,), {}, one)
+        for one in (engine, Loop())
+    )
+    torch.testing.assert_close(found, expected)
+    assert len(found.unique(dim=0)) == 4
+
+
+@torch.no_grad()
+def test_hooks_are_called_for_every_member() -> None:
+    model, engine, called = network("plain"), Joined(), list[int]()
+    model.get_submodule("stem").register_forward_hook(lambda *given: called.append(1))
+    perturbation = Perturbation(select(model, "conv"), Noise(), 4)
+    for _ in range(2):
+        images = torch.randn(2, 3, 16, 16)
+        member_predictions(members_of(model, perturbation, 0.05), Categorical(), (images,), {}, engine)
+    assert len(called) == 8
+    assert engine.report == "loop, because the network has hooks, which may do more than compute"
+
+
 @torch.no_grad()
 def test_batches_of_many_kinds_are_joined_up_to_a_few() -> None:
     model, engine = network("plain"), Joined()

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 import peppermill as pm
 from peppermill.cli.app import app
-from peppermill.paper import document, printed1, table1, table1_page
+from peppermill.paper import document, image_members, printed1, table1, table1_page
 from peppermill.paper.image_members import Group, ImageMembers, LabelledPixels, in_pairs, one_sided
 from peppermill.paper.imagenet_networks import NETWORKS, TENSORFLOW, Network
 from peppermill.paper.machine import Machine
@@ -212,13 +212,14 @@ def test_groups_of_members_are_the_librarys_members(images: Path, tmp_path: Path
 
 @pytest.mark.parametrize("kill", ["member +0", "member +3", "member -4", "split 2"])
 def test_a_run_killed_at_any_moment_ends_with_the_same_table(
-    images: Path, tmp_path: Path, kill: str, whole: dict[str, Any]
+    images: Path, tmp_path: Path, kill: str, whole: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def say(text: str) -> None:
         if kill in text:
             raise KeyboardInterrupt
 
     asked = settings(images, tmp_path)
+    monkeypatch.setattr(image_members, "PATIENCE", 0.0)
     with pytest.raises(KeyboardInterrupt):
         table1.main(replace(asked, say=say))
     assert not (tmp_path / "results").exists()
