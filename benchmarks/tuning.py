@@ -21,6 +21,7 @@ import peppermill.demo
 from benchmarks.timing import RESULTS, where, write_result
 from benchmarks.trained import IMAGES, Trained, resnet56, table2
 from peppermill.data import Batches
+from peppermill.engines.choose import engine_of
 from peppermill.engines.loop import MemberPass, run_members
 from peppermill.likelihood import Categorical
 from peppermill.noise import Noise
@@ -61,7 +62,7 @@ class Case:
     def __init__(self, network: Any, data: Any) -> None:
         self.network, self.data = network, Batches(data, network, batch_size=BATCH)
         self.perturbation = Perturbation(select(network, "kernels"), Noise(), SIZE)
-        self.passes: dict[float, MemberPass] = {}
+        self.engine, self.passes = engine_of("auto"), dict[float, MemberPass]()
         self.evaluations = Evaluations(self.run, joint=True)
 
     def run(self, sigma: float, sample: Sample | None = None) -> MemberPass:
@@ -72,7 +73,8 @@ class Case:
         return self.passes[sigma]
 
     def paid(self, sigma: float, data: Batches) -> MemberPass:
-        return run_members(self.network, self.perturbation, sigma, data, Categorical(), lambda items: None)
+        given = (self.network, self.perturbation, sigma, data, Categorical(), lambda items: None, self.engine)
+        return run_members(*given)
 
     def quick(self, joint: bool) -> SigmaSearch:
         choose = lambda network: sample_of(self.data, network, Categorical(), self.network)  # noqa: E731
