@@ -13,11 +13,14 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
+from peppermill.data import Batches
 from peppermill.engines.loop import MemberPass
+from peppermill.likelihood import Categorical
 from peppermill.noise import Noise
 from peppermill.paper.folding import Folded
 from peppermill.paper.machine import Machine, precision
 from peppermill.paper.stacked import State, apply_layer, count_of, entered
+from peppermill.sample import Sample, sample_of
 
 KEPT_BYTES = {"cuda": 2**34, "cpu": 5 * 2**29}  # of the first perturbed layer
 BATCH = {"cuda": 2000, "cpu": 250}  # images at once
@@ -138,13 +141,36 @@ class FirstLayer:
 class StackedMembers:
     """The members of all networks over one set of images, at a sigma of each network's own."""
 
-    def __init__(self, stack: Stack, data: Images, selected: Sequence[str], size: int, antithetic: bool) -> None:
+    def __init__(
+        self,
+        stack: Stack,
+        data: Images,
+        selected: Sequence[str],
+        size: int,
+        antithetic: bool,
+        keeps: bool = True,  # the first perturbed layer, for passes at other values of sigma
+    ) -> None:
         self.stack, self.data, self.selected, self.size, self.antithetic = stack, data, selected, size, antithetic
         first = next(name for name, _ in stack.network.named_children() if f"{name}.weight" in selected)
-        self.first = stack.kept.setdefault((id(data), first), FirstLayer(stack, data, first))
+        layer = FirstLayer(stack, data, first)
+        self.first = stack.kept.setdefault((id(data), first), layer) if keeps else layer
         self.rest = Folded(self.first.after, stack.state)
         self.whole = Folded(list(stack.network.named_children()), stack.state)
-        self.streams_kept = self.first.streams_kept()
+        self.streams_kept = self.first.streams_kept() if keeps else 0
+
+    def sample(self, network: MemberPass) -> Sample | None:
+        """`fit`'s sample of the images for one network, from its pass at sigma = 0."""
+        batches = Batches((self.data.images, self.data.labels), self.stack.network.to(self.data.images.device))
+        for _ in batches.chunks():  # it knows its sizes after that
+            pass
+        return sample_of(batches, network, Categorical())
+
+    def of_sample(self, sample: Sample) -> StackedMembers:
+        """The members over a sample of the images."""
+        images, labels = (torch.cat(parts) for parts in zip(*sample.data, strict=True))
+        return StackedMembers(
+            self.stack, Images(images, labels), self.selected, self.size, self.antithetic, keeps=False
+        )
 
     @torch.no_grad()
     def run(self, sigmas: Mapping[int, float]) -> dict[int, MemberPass]:

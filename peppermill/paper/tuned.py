@@ -3,26 +3,37 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from peppermill.engines.loop import MemberPass
 from peppermill.likelihood import ensemble_log_likelihood
 from peppermill.paper.lockstep import in_lockstep
 from peppermill.paper.members import StackedMembers
+from peppermill.quick import tune_quickly
+from peppermill.sample import Sample
 from peppermill.search import golden_section
-from peppermill.tuning import best_temperature, tune_sigma
+from peppermill.tuning import best_temperature
 from peppermill.types import PepWarning
 
 LOWER, UPPER = 0.0, 0.1  # the authors' scripts
 ITERATIONS = 10  # the authors' scripts
 
-#: One network's pass at a sigma, each sigma paid for once.
-Run = Callable[[float], MemberPass]
+
+@dataclass(frozen=True)
+class One:
+    """One network of the stack: its passes over all images or over a sample, its sample, the scale of its weights."""
+
+    run: Callable[[float, Sample | None], MemberPass]
+    choose: Callable[[MemberPass], Sample | None]
+    scale: float  # the root mean square of the selected weights
 
 
-#: A search: one network's passes and the root mean square of its selected weights in, sigma* out.
-Search = Callable[[Run, float], "Found"]
+#: What a search asks for: a sigma, on a sample or on all images.
+Question = tuple[float, Sample | None]
+
+#: A search: one network in, sigma* out.
+Search = Callable[[One], "Found"]
 
 
 @dataclass(frozen=True)
@@ -33,22 +44,24 @@ class Found:
     temperature: float = 1.0
 
 
-def paper_sigma(run: Run, scale: float) -> Found:
+def paper_sigma(one: One) -> Found:
     """The paper's search: the midpoint of the bracket at the start of the tenth iteration; sigma = 0 is never tried."""
-    search = golden_section(
-        lambda sigma: float(ensemble_log_likelihood(run(sigma).member_log_likelihoods)), LOWER, UPPER, ITERATIONS - 1
-    )
+
+    def log_likelihood(sigma: float) -> float:
+        return float(ensemble_log_likelihood(one.run(sigma, None).member_log_likelihoods))
+
+    search = golden_section(log_likelihood, LOWER, UPPER, ITERATIONS - 1)
     return Found((search.lower + search.upper) / 2)
 
 
-def our_sigma(run: Run, scale: float) -> Found:
-    """`pm.fit(..., search="golden")`: sigma = 0 is in the race, and the range is found."""
-    return Found(tune_sigma(run, scale=scale).best.sigma)
+def our_sigma(one: One) -> Found:
+    """`pm.fit`: sigma = 0 is in the race, and the range is found."""
+    return Found(tune_quickly(one.run, one.choose, scale=one.scale).best.sigma)
 
 
-def our_sigma_and_temperature(run: Run, scale: float) -> Found:
-    """`pm.fit(..., search="golden", temperature=True)`."""
-    best = tune_sigma(run, scale=scale, joint=True).best
+def our_sigma_and_temperature(one: One) -> Found:
+    """`pm.fit(..., temperature=True)`."""
+    best = tune_quickly(one.run, one.choose, scale=one.scale, joint=True).best
     return Found(best.sigma, best.temperature)
 
 
@@ -57,18 +70,30 @@ def tune_together(members: StackedMembers, *searches: Search) -> list[list[Found
     passes: dict[tuple[int, float], MemberPass] = {}
     scales = members.scales()
 
-    def job(index: int, ask: Callable[[float], MemberPass]) -> list[Found]:
-        def run(sigma: float) -> MemberPass:
+    def job(index: int, ask: Callable[[Question], MemberPass]) -> list[Found]:
+        def run(sigma: float, sample: Sample | None) -> MemberPass:
+            if sample is not None:
+                return ask((sigma, sample))
             if (index, sigma) not in passes:
-                passes[index, sigma] = ask(sigma)
+                passes[index, sigma] = ask((sigma, None))
             return passes[index, sigma]
 
-        return [search(run, scales[index]) for search in searches]
+        return [search(One(run, members.sample, scales[index])) for search in searches]
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PepWarning)  # a network whose best sigma is 0 is a number of the table here
-        found = in_lockstep(len(members.stack), job, members.run)
+        found = in_lockstep(len(members.stack), job, lambda questions: _answers(members, questions))
     return [list(column) for column in zip(*found, strict=True)]
+
+
+def _answers(members: StackedMembers, questions: Mapping[int, Question]) -> dict[int, MemberPass]:
+    """All images are looked at together, each network's sample by itself."""
+    together = {index: sigma for index, (sigma, sample) in questions.items() if sample is None}
+    found = members.run(together) if together else {}
+    for index, (sigma, sample) in questions.items():
+        if sample is not None:
+            found |= members.of_sample(sample).run({index: sigma})
+    return found
 
 
 def refit_temperatures(members: StackedMembers, found: list[Found]) -> list[Found]:

@@ -36,6 +36,7 @@ class Settings:
     ensemble_size: int = 10  # the authors' scripts
     ensemble_draws: int = 100  # the authors' scripts
     our_tuning_size: int = 10  # members while tuning in our columns: the library's default
+    our_search: str = "quick"  # in our columns, `fit`'s own
     bins: int = 20  # the authors' scripts
     swa: str = swa_schedules.DEFAULT  # the paper publishes none: docs/paper.md says why this one
     perturbed: str | None = None  # other layers than the row's own, as a regular expression

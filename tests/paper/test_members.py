@@ -22,6 +22,7 @@ from peppermill.paper.networks import NETWORKS
 from peppermill.paper.stacked import entered, forward, stack, unstack
 from peppermill.paper.tuned import (
     Found,
+    One,
     our_sigma,
     our_sigma_and_temperature,
     paper_sigma,
@@ -102,15 +103,15 @@ def test_no_more_is_kept_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.filterwarnings("ignore::peppermill.PepWarning")
 @pytest.mark.parametrize("joint", [False, True])
-def test_our_search_finds_what_fit_finds_for_each_network(joint: bool) -> None:
-    stacked, data = networks_and_data("mnist_mlp", (1, 28, 28))
+@pytest.mark.parametrize("items", [60, 700])
+def test_our_search_finds_what_fit_finds_for_each_network(joint: bool, items: int) -> None:
+    """Of few images all are looked at, of many a sample first, which is another one for each network."""
+    stacked, data = networks_and_data("mnist_mlp", (1, 28, 28), items)
     together = StackedMembers(stacked, data, selected("mnist_mlp", "kernels"), 4, antithetic=False)
     found = tune_together(together, our_sigma_and_temperature if joint else our_sigma)[0]
     for index, seed in enumerate(SEEDS):
         model = unstack(NETWORKS["mnist_mlp"](10, False), stacked.state, index)
-        pep = pm.fit(
-            model, (data.images, data.labels), size=4, antithetic=False, seed=seed, temperature=joint, search="golden"
-        )
+        pep = pm.fit(model, (data.images, data.labels), size=4, antithetic=False, seed=seed, temperature=joint)
         assert found[index].sigma == pytest.approx(pep.sigma, rel=1e-3)
         assert found[index].temperature == pytest.approx(pep.temperature, rel=1e-3)
 
@@ -119,7 +120,7 @@ def test_the_papers_search_ends_in_the_middle_of_the_tenth_bracket() -> None:
     """By hand: nine golden sections of [0, 0.1] around a peak, then the midpoint; sigma = 0 is never asked for."""
     asked: list[float] = []
 
-    def run(sigma: float) -> object:
+    def run(sigma: float, sample: object) -> object:
         asked.append(sigma)
         value = torch.tensor([[-((sigma - 0.0187) ** 2)]], dtype=torch.float64)
         return type("Pass", (), {"member_log_likelihoods": value})()
@@ -128,7 +129,7 @@ def test_the_papers_search_ends_in_the_middle_of_the_tenth_bracket() -> None:
     for _ in range(9):
         left, right = upper - golden * (upper - lower), lower + golden * (upper - lower)
         lower, upper = (lower, right) if abs(left - 0.0187) < abs(right - 0.0187) else (left, upper)
-    assert paper_sigma(run, 1.0).sigma == pytest.approx((lower + upper) / 2)  # type: ignore[arg-type]
+    assert paper_sigma(One(run, lambda network: None, 1.0)).sigma == pytest.approx((lower + upper) / 2)  # type: ignore[arg-type]
     assert len(asked) == 10
     assert min(asked) > 0
 
