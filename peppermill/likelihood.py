@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from peppermill.advice import advise
-from peppermill.placement import log_softmax
 from peppermill.types import Likelihood
 
 
@@ -65,7 +64,7 @@ class Categorical:
         _refuse_probabilities(outputs.detach().movedim(self.class_dimension, -1))
 
     def predict(self, outputs: Tensor) -> Tensor:
-        return log_softmax(_wide(outputs).movedim(self.class_dimension, -1))
+        return _wide(outputs).movedim(self.class_dimension, -1).log_softmax(dim=-1)
 
     def items(self, predictions: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         predictions, labels = predictions.flatten(end_dim=-2), labels.flatten().long()

@@ -25,9 +25,3 @@ def state_of(model: Any) -> Iterator[Tensor]:
     if isinstance(model, nn.Module):
         yield from model.parameters()
         yield from model.buffers()
-
-
-def log_softmax(logits: Tensor) -> Tensor:
-    """Along the last dimension; a CPU is slow where few classes lie in a row, and fast where many items do."""
-    few = logits.shape[-1] <= 32 and logits.numel() >= 1000 and logits.device.type == "cpu"
-    return logits.movedim(-1, 0).contiguous().log_softmax(dim=0).movedim(0, -1) if few else logits.log_softmax(dim=-1)
