@@ -35,7 +35,7 @@ from peppermill.tuning import START, Evaluation, Evaluations, SigmaSearch
 SIZE, BATCH = 10, 250
 GRID = np.geomspace(0.2, 2.0, 13)  # in units of sigma*
 FINE = np.geomspace(0.2, 2.0, 232)
-VALIDATION = {"mnist-mlp": 10_000, "mnist-cnn": 1_000, "fashion-mnist": 1_000, "cifar10": 2_500, "cifar100": 2_500}
+VALIDATION = {"mnist-mlp": 10_000, "mnist-cnn": 2_500, "fashion-mnist": 2_500, "cifar10": 2_500, "cifar100": 2_500}
 ROUNDS, LAST = 10, 0.1  # the authors' scripts
 
 

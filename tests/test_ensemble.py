@@ -335,7 +335,17 @@ def test_a_fit_that_is_broken_off_leaves_the_network_untouched(calls, interrupt,
     model = networks.Interrupted(networks.cnn(), calls, error).eval()
     before = networks.snapshot(model)
     with pytest.raises(type(error)):
-        pm.fit(model, networks.items(shape=(1, 6, 6)), parameters=rule, size=2, batch_size=8)
+        pm.fit(model, networks.items(shape=(1, 6, 6)), parameters=rule, size=2, batch_size=8, engine="loop")
+    networks.assert_untouched(model, before)
+
+
+@pytest.mark.parametrize("calls", range(6))
+def test_ctrl_c_while_the_network_is_recorded_leaves_it_untouched(calls):
+    """Three batches at sigma = 0 in the loop, then one call for each kind of batch."""
+    model = networks.Interrupted(networks.cnn(), calls, KeyboardInterrupt()).eval()
+    before = networks.snapshot(model)
+    with pytest.raises(KeyboardInterrupt):
+        pm.fit(model, networks.items(shape=(1, 6, 6)), size=2, batch_size=8, engine="joined")
     networks.assert_untouched(model, before)
 
 

@@ -346,7 +346,7 @@ def test_without_debug_there_is_none(folder, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        (("--engine", "turbo"), "`engine='turbo'` is unknown: choose one of loop, vmap, graphs, auto."),
+        (("--engine", "turbo"), "`engine='turbo'` is unknown: choose one of loop, joined, vmap, graphs, auto."),
         (("--precision", "int8"), "`precision='int8'` is unknown: choose one of bfloat16, float16"),
     ],
 )
