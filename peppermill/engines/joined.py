@@ -1,29 +1,31 @@
 """One member at a time, in fewer operations: convolutions do the work of the norms, sums and ReLUs behind them.
 
 The loop calls the network; this engine records once what the network does with inputs of a kind, joins what can be
-joined (`joining.py`), and runs that for every member. A network in which nothing can be joined runs in the loop.
+joined (`joining.py`), and runs that for every member; what no perturbed weight touches, once for all (`common.py`). A
+network in which nothing can be joined or shared runs in the loop.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
 from peppermill.data import map_tensors, output_tensor
 from peppermill.engines.borrowed import Call, borrow
+from peppermill.engines.common import Common, shared_plan
 from peppermill.engines.engine import Group
 from peppermill.engines.joining import Form, channels_last, join
-from peppermill.engines.kept import Kept, Store, signature, tensors_of
+from peppermill.engines.kept import Kept, Store, room_on, signature, tensors_of
 from peppermill.engines.loop import Loop
 from peppermill.engines.members import WITHOUT_GRADIENTS, Members, is_exact, needs_gradients
 from peppermill.engines.memory import Room, in_parts
 from peppermill.engines.prepared import Plan, plan_of
-from peppermill.engines.recorded import NotRecordable, record
+from peppermill.engines.recorded import NotRecordable, Recording, record
 from peppermill.types import Params
 
 MOST_KINDS = 4  # of inputs: batches of one size, the last batch of the data, and a few more
@@ -52,10 +54,12 @@ class Joined:
         store, self.report = self.kept.store(members), "joined"
         call = borrow(members.model, None, store.has_shell)
         keeps = keep and store.most() >= 2 * members.count
+        common = Common(room_on(members.device) if self.room.items is None else 0.0)
+        plans = store.prepared.setdefault("joined", {})
         for member in range(members.count):
             params = store.member(members.sigma, member, keep)
             ready = _kept(store, members.sigma, member) if keeps else {}
-            yield partial(self._outputs, JoinedMember(call, params, store.prepared.setdefault("joined", {}), ready))
+            yield partial(self._outputs, JoinedMember(call, params, plans, ready, common))
             del params, ready  # or two members would be alive while the next one is made
 
     def _unsuitable(self, members: Members, args: Any, kwargs: Any) -> str:
@@ -82,23 +86,34 @@ class Joined:
 class JoinedMember:
     """A network with one member's weights: `plans` by kind of inputs, for all members; `ready` with these weights."""
 
-    def __init__(self, call: Call, params: Params, plans: dict[Any, Any], ready: dict[Any, Any]) -> None:
+    def __init__(
+        self, call: Call, params: Params, plans: dict[Any, Any], ready: dict[Any, Any], common: Common | None = None
+    ) -> None:
         self.call, self.params, self.plans, self.ready = call, params, plans, ready
-        self.refused = ""
+        self.common, self.refused = common or Common(0.0), ""
 
     @torch.no_grad()
     def __call__(self, args: Any, kwargs: Any) -> Tensor:
-        kind = signature(args, kwargs)
+        kind, inputs = signature(args, kwargs), tensors_of(args, kwargs)
         if kind not in self.ready:
             found = _plan(self.plans, kind, self.call, self.params, args, kwargs)
             if isinstance(found, str):
                 self.refused = found
                 return output_tensor(self.call(self.params, args, kwargs))
-            plan, form = found
             with torch.inference_mode(False):
-                self.ready[kind] = form, partial(plan.run, *plan.prepare(*self.params.values()))
-        form, run = self.ready[kind]
-        return run(*map(form, tensors_of(args, kwargs)))  # type: ignore[no-any-return]
+                self.ready[kind] = found, found.plan.prepare(*self.params.values())
+        known, kept = self.ready[kind]
+        formed = list(map(known.form, inputs))
+        shared = self.common.of(inputs, lambda: known.share(*formed)) if known.share else ()
+        return known.plan.run(*kept, *shared, *formed)  # type: ignore[no-any-return]
+
+
+class Known(NamedTuple):
+    """How a network computes on inputs of one kind: brought into a form, what all members share, and the rest."""
+
+    form: Form
+    share: Callable[..., tuple[Tensor, ...]] | None
+    plan: Plan
 
 
 def _kept(store: Store, sigma: float, member: int) -> dict[Any, Any]:
@@ -111,9 +126,7 @@ def _kept(store: Store, sigma: float, member: int) -> dict[Any, Any]:
     return found
 
 
-def _plan(
-    plans: dict[Any, Any], kind: Any, call: Call, params: Params, args: Any, kwargs: Any
-) -> tuple[Plan, Form] | str:
+def _plan(plans: dict[Any, Any], kind: Any, call: Call, params: Params, args: Any, kwargs: Any) -> Known | str:
     """How the network computes on inputs of this kind, found once; or why it is called instead."""
     if kind not in plans:
         if kind is None:
@@ -121,21 +134,18 @@ def _plan(
         if len(plans) >= MOST_KINDS:
             return f"these are inputs of more than {MOST_KINDS} kinds"
         plans[kind] = _made(call, params, args, kwargs)
-    found: tuple[Plan, Form] | str = plans[kind]
+    found: Known | str = plans[kind]
     return found
 
 
-def _made(call: Call, params: Params, args: Any, kwargs: Any) -> tuple[Plan, Form] | str:
+def _made(call: Call, params: Params, args: Any, kwargs: Any) -> Known | str:
     reason = NOTHING
     for form in (channels_last, Tensor.detach):
         try:
             with torch.inference_mode(False):
                 formed, named = map_tensors(form, (args, kwargs))
-                plan = joined_plan(call, params, formed, named, form)
-                if plan is None:
-                    return NOTHING
-                plan.run(*plan.prepare(*params.values()), *map(form, tensors_of(args, kwargs)))
-            return plan, form
+                found = _tried(call, params, formed, named, form)
+            return found or NOTHING
         except torch.cuda.OutOfMemoryError:
             raise
         except RuntimeError as error:  # it depends on values, or will not have its images in this form
@@ -143,12 +153,30 @@ def _made(call: Call, params: Params, args: Any, kwargs: Any) -> tuple[Plan, For
     return reason
 
 
+def _tried(call: Call, params: Params, args: Any, kwargs: Any, form: Form) -> Known | None:
+    """Recorded, made shorter, and run once; nothing where it is not shorter."""
+    recording = recorded(call, params, args, kwargs)
+    halves = shared_plan(recording, len(params), form)
+    if halves is None and not join(recording, form):
+        return None
+    share, plan = halves or (None, plan_of(recording, len(params)))
+    formed = tensors_of(args, kwargs)
+    plan.run(*plan.prepare(*params.values()), *(share(*formed) if share else ()), *formed)
+    return Known(form, share, plan)
+
+
 def joined_plan(call: Call, params: Params, args: Any, kwargs: Any, kernel_form: Form) -> Plan | None:
     """What the network does with these inputs in fewer operations, its weights aside; nothing where none are fewer."""
+    recording = recorded(call, params, args, kwargs)
+    return plan_of(recording, len(params)) if join(recording, kernel_form) else None
+
+
+def recorded(call: Call, params: Params, args: Any, kwargs: Any) -> Recording:
+    """What the network does with these weights and inputs, which come first."""
     inputs = [*params.values(), *tensors_of(args, kwargs)]
     recording = record(lambda: output_tensor(call(params, args, kwargs)), inputs)
     recording.clean()
     given = islice(recording.graph.nodes, len(params))
     if not all(node.users for node in given):  # a copy was made where torch does not see it: Keras, for one
         raise NotRecordable("it does not compute with the very weights that it is given")
-    return plan_of(recording, len(params)) if join(recording, kernel_form) else None
+    return recording

@@ -30,10 +30,10 @@ def plan_of(recording: Recording, weights: int) -> Plan:
     given = [node for node in recording.graph.nodes if node.op == "placeholder"]
     early = _early(recording.graph, given[:weights])
     kept = [node for node in early if any(user not in early for user in node.users)]
-    before = _graph(given[:weights], (node for node in early if node not in given), tuple(kept))
+    before = graph_of(given[:weights], (node for node in early if node not in given), tuple(kept))
     (result,) = (node.args[0] for node in recording.graph.nodes if node.op == "output")
     late = (node for node in recording.graph.nodes if node.op == "call_function" and node not in early)
-    after = _graph([*kept, *given[weights:]], late, result)
+    after = graph_of([*kept, *given[weights:]], late, result)
     return Plan(recording.compiled(before), recording.compiled(after))
 
 
@@ -80,7 +80,7 @@ def _early(graph: Graph, weights: list[Node]) -> dict[Node, None]:
     return dict.fromkeys(weights) if any(value in early for value in changed) else early
 
 
-def _graph(inputs: list[Node], nodes: Iterable[Node], result: Node | tuple[Node, ...]) -> Graph:
+def graph_of(inputs: list[Node], nodes: Iterable[Node], result: Node | tuple[Node, ...]) -> Graph:
     """A graph of its own for some of the nodes."""
     graph, own = Graph(), dict[Node, Node]()
 
@@ -91,6 +91,7 @@ def _graph(inputs: list[Node], nodes: Iterable[Node], result: Node | tuple[Node,
 
     for number, node in enumerate(inputs):
         own[node] = graph.placeholder(f"input_{number}")
+        own[node].meta = dict(node.meta)
     for node in nodes:
         own[node] = graph.node_copy(node, copied)
     graph.output(copied(result) if isinstance(result, Node) else tuple(map(copied, result)))
