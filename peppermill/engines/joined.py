@@ -1,7 +1,7 @@
 """One member at a time, in fewer operations: convolutions do the work of the norms, sums and ReLUs behind them.
 
 The loop calls the network; this engine records once what the network does with inputs of a kind, joins what can be
-joined (`joining.py`), and runs that for every member; what no perturbed weight touches, once for all (`common.py`). A
+joined (`joining.py`), and runs that for every member; what no perturbed weight touches, once for all (`shared.py`). A
 network in which nothing can be joined or shared runs in the loop.
 """
 
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from peppermill.data import map_tensors, output_tensor
 from peppermill.engines.borrowed import Call, borrow
-from peppermill.engines.common import Common, shared_plan
+from peppermill.engines.shared import Common, shared_plan
 from peppermill.engines.engine import Group
 from peppermill.engines.joining import Form, channels_last, join
 from peppermill.engines.kept import Kept, Store, room_on, signature, tensors_of

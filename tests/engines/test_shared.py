@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from peppermill.data import Batches
 from peppermill.engines import joining
-from peppermill.engines.common import Common
+from peppermill.engines.shared import Common
 from peppermill.engines.joined import Joined
 from peppermill.engines.loop import Loop, member_predictions, run_members
 from peppermill.engines.members import members_of
