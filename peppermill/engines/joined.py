@@ -17,7 +17,6 @@ from torch import Tensor
 
 from peppermill.data import map_tensors, output_tensor
 from peppermill.engines.borrowed import Call, borrow
-from peppermill.engines.shared import Common, shared_plan
 from peppermill.engines.engine import Group
 from peppermill.engines.joining import Form, channels_last, join
 from peppermill.engines.kept import Kept, Store, room_on, signature, tensors_of
@@ -26,6 +25,7 @@ from peppermill.engines.members import WITHOUT_GRADIENTS, Members, is_exact, nee
 from peppermill.engines.memory import Room, in_parts
 from peppermill.engines.prepared import Plan, plan_of
 from peppermill.engines.recorded import NotRecordable, Recording, record
+from peppermill.engines.shared import Common, shared_plan
 from peppermill.types import Params
 
 MOST_KINDS = 4  # of inputs: batches of one size, the last batch of the data, and a few more

@@ -8,10 +8,10 @@ from torch import Tensor, nn
 
 from peppermill.data import Batches
 from peppermill.engines import joining
-from peppermill.engines.shared import Common
 from peppermill.engines.joined import Joined
 from peppermill.engines.loop import Loop, member_predictions, run_members
 from peppermill.engines.members import members_of
+from peppermill.engines.shared import Common
 from peppermill.likelihood import Categorical
 from peppermill.noise import Noise
 from peppermill.parameters import select
