@@ -20,7 +20,7 @@ from peppermill.metrics import nll
 from peppermill.noise import Noise
 from peppermill.parameters import select
 from peppermill.perturbation import Perturbation
-from peppermill.tuning import best_temperature
+from peppermill.tempering import best_temperature
 
 SEEDS = range(10)
 GRID = (0.004, 0.008, 0.012, 0.018, 0.024, 0.030)

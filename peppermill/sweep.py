@@ -23,7 +23,8 @@ from peppermill.processes.results import own_total
 from peppermill.processes.together import together
 from peppermill.progress import progress
 from peppermill.search import grow_bracket
-from peppermill.tuning import START, best_temperature
+from peppermill.tempering import best_temperature
+from peppermill.tuning import START
 from peppermill.types import Data, Likelihood
 
 

@@ -19,8 +19,7 @@ from peppermill.likelihood import ensemble_log_likelihoods
 from peppermill.processes.messages import every
 from peppermill.processes.results import total, totals
 from peppermill.search import GOLDEN, GROWTH, Paid, Search, count_peaks, golden_section, grow_bracket
-from peppermill.tempering import best_temperature as best_temperature
-from peppermill.tempering import mention_limit
+from peppermill.tempering import best_temperature, mention_limit
 
 START = 0.02  # the first sigma tried, in units of the root mean square of the selected weights
 

@@ -19,7 +19,7 @@ from peppermill.parameters import select
 from peppermill.perturbation import Perturbation
 from peppermill.quick import tune_quickly
 from peppermill.sample import Sample
-from peppermill.tuning import best_temperature
+from peppermill.tempering import best_temperature
 
 
 def quietly(action, *args, **options):

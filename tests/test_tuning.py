@@ -20,7 +20,8 @@ from peppermill.noise import Noise
 from peppermill.parameters import select
 from peppermill.perturbation import Perturbation
 from peppermill.search import GOLDEN
-from peppermill.tuning import best_temperature, tune_sigma
+from peppermill.tempering import best_temperature
+from peppermill.tuning import tune_sigma
 
 
 def quietly(action, *args, **options):

@@ -21,7 +21,7 @@ from peppermill.engines.engine import Group
 from peppermill.engines.joined import joined_plan
 from peppermill.engines.joining import channels_last
 from peppermill.engines.kept import Kept, Store, signature, tensors_of
-from peppermill.engines.loop import Loop
+from peppermill.engines.loop import OrLoop
 from peppermill.engines.members import WITHOUT_GRADIENTS, Members, is_exact, needs_gradients
 from peppermill.engines.memory import Room
 from peppermill.types import Params
@@ -135,7 +135,7 @@ class Captured:
         return output_tensor(call(params, self.args, self.kwargs))
 
 
-class Graphs:
+class Graphs(OrLoop):
     """All members at once, as one CUDA graph."""
 
     name: ClassVar[str] = "graphs"
@@ -147,22 +147,22 @@ class Graphs:
         room: Room | None = None,
         capture: Capture = capture_on_cuda,
     ) -> None:
-        self.precision, self.kept, self.capture = precision, kept or Kept(), capture
-        self.loop = Loop(precision, self.kept, room)
+        super().__init__(precision, kept, room)
+        self.capture = capture
         self.captured: dict[Any, Captured | str] = {}
         self.lock = threading.Lock()
-        self.report = "graphs"
 
-    def __reduce__(self) -> Any:
-        return type(self), (self.precision,)  # what is kept is not copied
+    def _own_groups(self, members: Members, args: Any, kwargs: Any, keep: bool) -> Iterator[Group]:
+        yield partial(self._outputs, members)
 
-    def groups(self, members: Members, args: Any, kwargs: Any, keep: bool = False) -> Iterator[Group]:
-        reason = _unsuitable(members, args, kwargs, keep)
-        if reason:
-            self.report = f"loop, because {reason}"
-            yield from self.loop.groups(members, args, kwargs, keep)
-        else:
-            yield partial(self._outputs, members)
+    def _unsuitable(self, members: Members, args: Any, kwargs: Any, keep: bool) -> str:
+        if members.sigma == 0:
+            return "sigma is 0"
+        if not keep:
+            return "in a pass over data the weights change too often"
+        if signature(args, kwargs) is None:
+            return "an argument is neither a tensor nor a plain value"
+        return WITHOUT_GRADIENTS if needs_gradients(members, args, kwargs) else ""
 
     def knows(self, members: Members, kind: Any) -> bool:
         """Whether there is a graph for inputs of this kind, of whatever state of the network."""
@@ -207,14 +207,3 @@ def _try(
         return Captured(members, precision, store, capture, args, kwargs)
     except RuntimeError as error:
         return f"the network cannot be captured ({type(error).__name__}: {str(error).splitlines()[0][:150]})"
-
-
-def _unsuitable(members: Members, args: Any, kwargs: Any, keep: bool) -> str:
-    """Why there can be no graph, if so."""
-    if members.sigma == 0:
-        return "sigma is 0"
-    if not keep:
-        return "in a pass over data the weights change too often"
-    if signature(args, kwargs) is None:
-        return "an argument is neither a tensor nor a plain value"
-    return WITHOUT_GRADIENTS if needs_gradients(members, args, kwargs) else ""

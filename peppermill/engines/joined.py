@@ -19,10 +19,10 @@ from peppermill.data import map_tensors, output_tensor
 from peppermill.engines.borrowed import Call, borrow
 from peppermill.engines.engine import Group
 from peppermill.engines.joining import Form, channels_last, join
-from peppermill.engines.kept import Kept, Store, room_on, signature, tensors_of
-from peppermill.engines.loop import Loop
+from peppermill.engines.kept import Store, room_on, signature, tensors_of
+from peppermill.engines.loop import OrLoop
 from peppermill.engines.members import WITHOUT_GRADIENTS, Members, is_exact, needs_gradients
-from peppermill.engines.memory import Room, in_parts
+from peppermill.engines.memory import in_parts
 from peppermill.engines.prepared import Plan, plan_of
 from peppermill.engines.recorded import NotRecordable, Recording, record
 from peppermill.engines.shared import Common, shared_plan
@@ -32,26 +32,13 @@ MOST_KINDS = 4  # of inputs: batches of one size, the last batch of the data, an
 NOTHING = "there is nothing to join"
 
 
-class Joined:
+class Joined(OrLoop):
     """One member after another, as the loop has them."""
 
     name: ClassVar[str] = "joined"
 
-    def __init__(self, precision: str | None = None, kept: Kept | None = None, room: Room | None = None) -> None:
-        self.precision, self.kept, self.room = precision, kept or Kept(), room or Room()
-        self.loop = Loop(precision, self.kept, self.room)
-        self.report = "joined"
-
-    def __reduce__(self) -> Any:
-        return type(self), (self.precision,)  # what is kept is not copied
-
-    def groups(self, members: Members, args: Any, kwargs: Any, keep: bool = False) -> Iterator[Group]:
-        reason = self._unsuitable(members, args, kwargs)
-        if reason:
-            self.report = f"loop, because {reason}"
-            yield from self.loop.groups(members, args, kwargs, keep)
-            return
-        store, self.report = self.kept.store(members), "joined"
+    def _own_groups(self, members: Members, args: Any, kwargs: Any, keep: bool) -> Iterator[Group]:
+        store = self.kept.store(members)
         call = borrow(members.model, None, store.has_shell)
         keeps = keep and store.most() >= 2 * members.count
         common = Common(room_on(members.device) if self.room.items is None else 0.0)
@@ -62,17 +49,16 @@ class Joined:
             yield partial(self._outputs, JoinedMember(call, params, plans, ready, common))
             del params, ready  # or two members would be alive while the next one is made
 
-    def _unsuitable(self, members: Members, args: Any, kwargs: Any) -> str:
-        """Why operations cannot be joined, if so."""
+    def _unsuitable(self, members: Members, args: Any, kwargs: Any, keep: bool) -> str:
         if members.count == 1:
             return "there is one member" if members.sigma else "sigma is 0"
         if needs_gradients(members, args, kwargs):
             return WITHOUT_GRADIENTS
         if self.precision is not None or not is_exact(members):
             return "in low precision other sums would be other numbers"
-        if any(module._forward_hooks or module._forward_pre_hooks for module in members.model.modules()):
-            return "the network has hooks, which may do more than compute"
         store = self.kept.store(members)
+        if store.state.hooked:
+            return "the network has hooks, which may do more than compute"
         known = store.prepared.get("joined", {})
         refused = [one for one in known.values() if isinstance(one, str)]
         return refused[0] if refused else "" if store.most() >= 2 else "the weights of two members do not fit"

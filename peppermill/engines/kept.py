@@ -64,7 +64,8 @@ class State:
         owns = [module.__dict__ for module in model.modules()]
         self.lock = exclusive(model)
         self.model, self.held = model, [part for own in owns for part in (own, *(own[name] for name in _HELD))]
-        self.sized = [*self.held, *(own[name] for own in owns for name in _HOOKS)]
+        hooks = [own[name] for own in owns for name in _HOOKS]
+        self.sized, self.hooked = [*self.held, *hooks], any(hooks)
         self.parts = [part for held in self.held for part in held.values()]
         self.tensors = [part for part in self.parts if isinstance(part, Tensor)]
         self.counted = not any(value.is_inference() for value in self.tensors)  # whether torch counts who writes

@@ -6,6 +6,7 @@ network is read, never written: see `borrowed.py`.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -64,6 +65,32 @@ class Loop:
 
     def _outputs(self, call: Call, params: Params, args: Any, kwargs: Any) -> Tensor:
         return in_parts(partial(call, params), args, kwargs, self.room).unsqueeze(0)
+
+
+class OrLoop:
+    """An engine with a way of its own, which runs in the loop what does not suit it, and says why."""
+
+    name: ClassVar[str]
+
+    def __init__(self, precision: str | None = None, kept: Kept | None = None, room: Room | None = None) -> None:
+        self.precision, self.kept, self.room = precision, kept or Kept(), room or Room()
+        self.loop, self.report = Loop(precision, self.kept, self.room), self.name
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.precision,)  # what is kept is not copied
+
+    def groups(self, members: Members, args: Any, kwargs: Any, keep: bool = False) -> Iterator[Group]:
+        reason = self._unsuitable(members, args, kwargs, keep)
+        self.report = f"loop, because {reason}" if reason else self.name
+        return (self.loop.groups if reason else self._own_groups)(members, args, kwargs, keep)
+
+    @abstractmethod
+    def _unsuitable(self, members: Members, args: Any, kwargs: Any, keep: bool) -> str:
+        """Why the members cannot run in this way, if so."""
+
+    @abstractmethod
+    def _own_groups(self, members: Members, args: Any, kwargs: Any, keep: bool) -> Iterator[Group]:
+        """All members, in this way."""
 
 
 @torch.no_grad()

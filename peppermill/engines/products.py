@@ -36,20 +36,12 @@ def product(
     how: Product,
 ) -> Tensor:
     """Every member on its own inputs [m, ...]: its weight, the bias of all or its own; a norm may stand before it."""
-    return _each(inputs, weight, bias, own_bias, scale, shift, how, "none")
+    return _each(inputs, weight, bias, own_bias, scale, shift, how, activation="none")
 
 
-def product_with_relu(
-    inputs: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    own_bias: Tensor | None,
-    scale: Tensor | None,
-    shift: Tensor | None,
-    how: Product,
-) -> Tensor:
+def product_with_relu(*given: Any) -> Tensor:
     """The same with a ReLU behind it."""
-    return _each(inputs, weight, bias, own_bias, scale, shift, how, "relu")
+    return _each(*given, activation="relu")
 
 
 def shared_product(
@@ -73,11 +65,9 @@ def shared_product(
     return outputs if own_bias is None else outputs + _placed(own_bias, outputs, how.layer)
 
 
-def shared_product_with_relu(
-    inputs: Tensor, weight: Tensor, bias: Tensor | None, own_bias: Tensor | None, how: Product
-) -> Tensor:
+def shared_product_with_relu(*given: Any) -> Tensor:
     """The same with a ReLU behind it."""
-    return shared_product(inputs, weight, bias, own_bias, how).relu_()
+    return shared_product(*given).relu_()
 
 
 def normalized(inputs: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
@@ -98,6 +88,7 @@ def _each(
     scale: Tensor | None,
     shift: Tensor | None,
     how: Product,
+    *,
     activation: str,
 ) -> Tensor:
     biases = own_bias if bias is None else bias.expand(len(weight), -1)

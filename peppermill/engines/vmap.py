@@ -19,11 +19,11 @@ from peppermill.engines import layers
 from peppermill.engines.borrowed import Shell, borrow, lowered
 from peppermill.engines.engine import Group
 from peppermill.engines.fused import fuse
-from peppermill.engines.kept import Kept, Stack, Store, room_on, signature, tensors_of
+from peppermill.engines.kept import Stack, Store, room_on, signature, tensors_of
 from peppermill.engines.looked import look_at
-from peppermill.engines.loop import Loop
+from peppermill.engines.loop import OrLoop
 from peppermill.engines.members import WITHOUT_GRADIENTS, Members, is_exact, needs_gradients
-from peppermill.engines.memory import Room, halving
+from peppermill.engines.memory import halving
 from peppermill.engines.packed import packs
 from peppermill.engines.prepared import Plan, plan_of
 from peppermill.engines.products import Product
@@ -32,33 +32,19 @@ from peppermill.engines.recorded import record
 _PREPARING = threading.Lock()  # `warnings.catch_warnings` is not for two threads at once
 
 
-class Vmap:
+class Vmap(OrLoop):
     """All members at once, or as many as fit."""
 
     name: ClassVar[str] = "vmap"
 
-    def __init__(self, precision: str | None = None, kept: Kept | None = None, room: Room | None = None) -> None:
-        self.precision, self.kept, self.room = precision, kept or Kept(), room or Room()
-        self.loop = Loop(precision, self.kept, self.room)
-        self.report = "vmap"
-
-    def __reduce__(self) -> Any:
-        return type(self), (self.precision,)  # what is kept is not copied
-
-    def groups(self, members: Members, args: Any, kwargs: Any, keep: bool = False) -> Iterator[Group]:
-        reason = self._unsuitable(members, args, kwargs)
-        if reason:
-            self.report = f"loop, because {reason}"
-            yield from self.loop.groups(members, args, kwargs, keep)
-            return
+    def _own_groups(self, members: Members, args: Any, kwargs: Any, keep: bool) -> Iterator[Group]:
         store = self.kept.store(members)
         fit = min(store.most(), self.room.members or members.count)
         size = members.count if fit >= members.count else max(2, fit - fit % 2)  # antithetic pairs stay together
         for first in range(0, members.count, size):
             yield _Together(self, members, store, range(first, min(first + size, members.count)), keep)
 
-    def _unsuitable(self, members: Members, args: Any, kwargs: Any) -> str:
-        """Why members cannot run together, if so."""
+    def _unsuitable(self, members: Members, args: Any, kwargs: Any, keep: bool) -> str:
         if members.count == 1:
             return "there is one member" if members.sigma else "sigma is 0"
         if needs_gradients(members, args, kwargs):

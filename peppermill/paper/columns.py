@@ -25,7 +25,7 @@ from peppermill.paper.tuned import (
     tune_together,
 )
 from peppermill.paper.work import Work
-from peppermill.tuning import best_temperature
+from peppermill.tempering import best_temperature
 
 SCORES = ("nll", "brier", "ece", "error")
 

@@ -17,7 +17,8 @@ from peppermill.engines.loop import MemberPass
 from peppermill.likelihood import ensemble_log_likelihood, temper
 from peppermill.paper.image_members import Group, ImageMembers, in_pairs, one_sided
 from peppermill.search import golden_section
-from peppermill.tuning import Evaluations, SigmaSearch, best_temperature, tune_sigma
+from peppermill.tempering import best_temperature
+from peppermill.tuning import Evaluations, SigmaSearch, tune_sigma
 
 TITLES = {
     "network": "Network",

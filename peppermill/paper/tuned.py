@@ -13,7 +13,7 @@ from peppermill.paper.members import StackedMembers
 from peppermill.quick import tune_quickly
 from peppermill.sample import Sample
 from peppermill.search import golden_section
-from peppermill.tuning import best_temperature
+from peppermill.tempering import best_temperature
 from peppermill.types import PepWarning
 
 LOWER, UPPER = 0.0, 0.1  # the authors' scripts
