@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import json
 import subprocess
 import sys
 import time
@@ -15,12 +16,15 @@ import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 from torch import Tensor, nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+import peppermill as pm
+import peppermill.demo
 from peppermill.engines.choose import engine_of
 from peppermill.engines.loop import member_predictions
 from peppermill.engines.members import members_of
@@ -29,6 +33,7 @@ from peppermill.noise import Noise
 from peppermill.parameters import select
 from peppermill.perturbation import Perturbation
 
+ROOT = Path(__file__).resolve().parents[1]
 SIZE, SIGMA = 10, 0.02
 
 
@@ -145,9 +150,34 @@ def check_memory() -> str:
     return "in parts"
 
 
+def check_fit(temperature: bool) -> str:
+    """`fit` finds on the GPU what it finds on the CPU, and both ensembles say the same of new items."""
+    shown = peppermill.demo.test()[0][:200]
+    here, there = (
+        pm.fit(peppermill.demo.network().to(device), peppermill.demo.validation(), size=4, temperature=temperature)
+        for device in ("cpu", "cuda")
+    )
+    assert abs(here.sigma / there.sigma - 1) < 1e-3, f"sigma is {here.sigma} and {there.sigma}"
+    worst = float((here(shown) - there(shown.cuda()).cpu()).abs().max())
+    assert worst < 1e-3, f"differs by {worst:.2g}"
+    return f"sigma {there.sigma:.5f}, on the CPU {here.sigma:.5f}; predictions differ by {worst:.1g}"
+
+
+def check_nccl() -> str:
+    """The command line under torchrun, sums by NCCL."""
+    demo = ["python:peppermill.demo:network", "python:peppermill.demo:validation"]
+    with TemporaryDirectory() as folder:
+        command = ["-m", "torch.distributed.run", "--nproc-per-node", "1", "-m", "peppermill", "fit", *demo]
+        options = ["--device", "cuda", "--size", "4", "--out", f"{folder}/pep.json"]
+        subprocess.run([sys.executable, *command, *options], check=True, cwd=ROOT, capture_output=True)
+        sigma: float = json.loads(Path(folder, "pep.json").read_text())["sigma"]
+    return f"sigma {sigma:.5f}"
+
+
 def checks() -> dict[str, Callable[[], str]]:
     found: dict[str, Callable[[], str]] = {"noise": check_noise, "memory": check_memory}
-    for name in ("loop", "vmap", "graphs", "auto"):
+    found |= {"fit": lambda: check_fit(False), "fit with T": lambda: check_fit(True), "torchrun": check_nccl}
+    for name in ("loop", "joined", "vmap", "graphs", "auto"):
         for kind in ("mlp", "resnet18", "transformer", "lstm"):
             found[f"{name} on {kind}"] = lambda name=name, kind=kind: check_engine(name, kind)  # type: ignore[misc]
         found[f"{name}, network changed"] = lambda name=name: check_change(name)  # type: ignore[misc]
