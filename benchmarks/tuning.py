@@ -77,7 +77,7 @@ class Case:
         return run_members(*given)
 
     def quick(self, joint: bool) -> SigmaSearch:
-        choose = lambda network: sample_of(self.data, network, Categorical(), self.network)  # noqa: E731
+        choose = lambda network: sample_of(self.data, network, Categorical())  # noqa: E731
         return tune_quickly(self.run, choose, scale=self.perturbation.scale(), joint=joint)
 
 

@@ -85,6 +85,12 @@ class Batches:
         for chunk in self.chunks():
             yield from chunk
 
+    def alike(self, batches: list[Batch]) -> Batches:
+        """Other batches, on the same device and of the same type."""
+        others = Batches(batches, argument=self.argument)
+        others.device, others.dtype = self.device, self.dtype
+        return others
+
     def over(self, source: Iterable[Any], offset: int) -> Batches:
         """The same for a part of the data, `offset` inputs after their beginning."""
         part = copy(self)

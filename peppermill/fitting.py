@@ -86,7 +86,7 @@ def fit(
         if search_named(search, iterations) == "golden":
             found = tune_sigma(run, iterations=7 if iterations is None else iterations, **options)
         else:
-            found = tune_quickly(run, lambda network: sample_of(part_of(data), network, chosen, model), **options)
+            found = tune_quickly(run, lambda network: sample_of(part_of(data), network, chosen), **options)
     return PepEnsemble(
         model,
         Recipe(

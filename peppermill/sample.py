@@ -11,7 +11,6 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -48,7 +47,7 @@ class Sample:
     share: float
 
 
-def sample_of(data: Batches, network: MemberPass, likelihood: Likelihood, model: Any = None) -> Sample | None:
+def sample_of(data: Batches, network: MemberPass, likelihood: Likelihood) -> Sample | None:
     """A sample of data over which the network itself has passed, at sigma = 0; nothing where all are needed.
 
     All are needed of small data, and of inputs whose rows are not the examples.
@@ -67,9 +66,7 @@ def sample_of(data: Batches, network: MemberPass, likelihood: Likelihood, model:
     mine = _part(whole, [bool(count) for count in counts])
     batches = [(inputs, labels) for inputs, labels, _ in mine]
     weights = [weights[_owners(labels, likelihood)] for _, labels, weights in mine]
-    return Sample(
-        Batches(batches, model, argument=data.argument), torch.cat([expected[:0], *weights]), sum(counts) / examples
-    )
+    return Sample(data.alike(batches), torch.cat([expected[:0], *weights]), sum(counts) / examples)
 
 
 def _part(whole: list[Chosen], holders: list[bool]) -> list[Chosen]:

@@ -203,3 +203,11 @@ def test_labels_that_surprise_nobody_are_all_alike():
     sample = sample_of(data, network_pass(torch.zeros(1600)), Categorical())
     assert len(sample.weights) == 100
     assert math.isclose(float(sample.weights.sum()), 1600)
+
+
+def test_a_sample_lies_where_the_data_lie_and_has_their_type():
+    model = torch.nn.Linear(1, 1).double()
+    data = read(Batches((torch.rand(1600, 1), torch.zeros(1600, dtype=torch.long)), model))
+    data.device = torch.device("meta")
+    sample = sample_of(data, network_pass(torch.zeros(1600)), Categorical())
+    assert {(inputs.dtype, inputs.device.type) for inputs, _ in sample.data} == {(torch.float64, "meta")}
