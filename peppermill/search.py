@@ -8,8 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-
-from scipy.interpolate import BPoly
+from itertools import pairwise
 
 GOLDEN = (math.sqrt(5) - 1) / 2
 GROWTH = 1 / GOLDEN**2  # makes the middle one of three growing points the lower inner point of [0, last]
@@ -96,11 +95,27 @@ def _peak(known: Mapping[float, Jet]) -> float:
     upper = min(falling, default=lower)
     if not rising or not falling:
         return lower
-    slope = BPoly.from_derivatives([lower, upper], [known[lower], known[upper]]).derivative()
+    slopes = _slopes(known[lower], known[upper], upper - lower)
+    left, right = 0.0, 1.0
     for _ in range(60):
-        middle = (lower + upper) / 2
-        lower, upper = (middle, upper) if slope(middle) > 0 else (lower, middle)
-    return (lower + upper) / 2
+        middle = (left + right) / 2
+        left, right = (middle, right) if _bernstein(slopes, middle) > 0 else (left, middle)
+    return lower + (left + right) / 2 * (upper - lower)
+
+
+def _slopes(first: Jet, last: Jet, width: float) -> list[float]:
+    """The slope of the polynomial of the fifth degree through two jets: its Bernstein coefficients."""
+    (value, slope, bend), (value_1, slope_1, bend_1) = first, last
+    start, end = width * slope / 5, width * slope_1 / 5
+    near, far = start + width**2 * bend / 20, end - width**2 * bend_1 / 20
+    return [start, near, value_1 - value - start - near - far - end, far, end]
+
+
+def _bernstein(coefficients: Sequence[float], x: float) -> float:
+    """The polynomial at x in [0, 1], by de Casteljau's means of neighbors."""
+    while len(coefficients) > 1:
+        coefficients = [(1 - x) * a + x * b for a, b in pairwise(coefficients)]
+    return coefficients[0]
 
 
 def grow_bracket(

@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.optimize import minimize_scalar
+from scipy.optimize import brentq, minimize_scalar
 
 import peppermill as pm
 from peppermill.data import Batches
@@ -265,6 +265,41 @@ def test_the_best_temperature_is_that_of_scipy(sharpness):
     temperature, log_likelihood = best_temperature(log_probs, labels)
     assert math.log(temperature) == pytest.approx(theirs.x, abs=2e-5)
     assert log_likelihood == pytest.approx(-theirs.fun, rel=1e-9)
+
+
+@pytest.mark.parametrize("classes", [2, 10, 300])
+@pytest.mark.parametrize("sharpness", [0.2, 1.0, 1.1, 2.5, 12.0])
+def test_at_the_best_temperature_labels_are_as_likely_as_they_should_be(sharpness, classes):
+    """Where the likelihood is largest, sum_i z_y = sum_i E[z]; Brent's method finds that T to the last digits."""
+    generator = torch.Generator().manual_seed(classes)
+    logits = 3 * torch.randn(700, classes, generator=generator, dtype=torch.float64)
+    labels = torch.multinomial(logits.softmax(dim=1), 1, generator=generator)
+    log_probs = (sharpness * logits).log_softmax(dim=1)
+
+    def excess(log_temperature):
+        tempered = (log_probs / math.exp(log_temperature)).softmax(dim=1)
+        return float((tempered * log_probs).sum() - log_probs.gather(1, labels).sum())
+
+    theirs = brentq(excess, math.log(0.05), math.log(20), xtol=1e-12)
+    assert math.log(best_temperature(log_probs, labels.squeeze(1))[0]) == pytest.approx(theirs, abs=1.1e-6)
+
+
+@pytest.mark.parametrize("classes", [2, 10, 33])
+def test_parting_the_items_changes_no_bit_of_the_temperature(classes):
+    """Sums of items are exact, and so an item must be the same number wherever it stands: processes part them."""
+    generator = torch.Generator().manual_seed(classes)
+    log_probs = (2 * torch.randn(1001, classes, generator=generator, dtype=torch.float64)).log_softmax(dim=1)
+    labels = torch.multinomial((log_probs / 1.3).softmax(dim=1), 1, generator=generator).squeeze(1)
+    order = torch.randperm(1001, generator=generator)
+    assert best_temperature(log_probs[order], labels[order]) == best_temperature(log_probs, labels)
+
+
+def test_the_log_probabilities_are_not_written_to():
+    for shape in ((1, 4), (3, 1), (3, 4)):
+        log_probs = torch.randn(shape, dtype=torch.float64).log_softmax(dim=1)
+        before = log_probs.clone()
+        best_temperature(log_probs, torch.zeros(shape[0], dtype=torch.long))
+        assert torch.equal(log_probs, before)
 
 
 @pytest.mark.parametrize("sharpness", [0.1, 1.0, 3.0, 15.0])

@@ -11,6 +11,8 @@ from peppermill.paper.networks import RATE
 
 assert RATE == 0.5  # one bit decides
 
+SECOND_BITS = 0x0202020202020202  # of each byte of a word
+
 
 class Dropped:
     """The factors of dropout, 0 or 2, for every activation of every network.
@@ -60,7 +62,7 @@ class Dropped:
         words = self.words[batch]
         for row, generator in zip(words, self.generators, strict=True):
             row.random_(generator=generator)
-        words.view(torch.uint8).bitwise_and_(2)
+        words.bitwise_and_(SECOND_BITS)
 
 
 def mixed(seed: int, part: int, purpose: int) -> int:

@@ -151,14 +151,33 @@ def _normalization(
         state[f"{name}.{part}"].reshape(-1) for part in ("running_mean", "running_var", "weight", "bias")
     )
     channels = value if value.ndim == 4 else value.reshape(1, len(mean), -1)
+    if training and value.ndim == 3 and not value.is_cuda and value.shape[2] > 1:
+        return _normalized_rows(channels, mean, variance, weight, bias, speed, layer.eps).view(value.shape)
     normal = F.batch_norm(channels, mean, variance, weight, bias, training, speed, layer.eps)
     return normal.view(value.shape)
+
+
+def _normalized_rows(
+    rows: Tensor, mean: Tensor, variance: Tensor, weight: Tensor, bias: Tensor, speed: float, epsilon: float
+) -> Tensor:
+    """Batch normalization of [1, channels, batch], which is group normalization with a channel in each group.
+
+    On a CPU the latter takes a quarter of the time: it sums eight or sixteen numbers at once, the former one.
+    """
+    _, channels, batch = rows.shape
+    normal, means, scales = torch.native_group_norm(rows, weight, bias, 1, channels, batch, channels, epsilon)
+    with torch.no_grad():
+        mean.lerp_(means[0], speed)
+        variance.lerp_((scales[0].pow(-2) - epsilon) * (batch / (batch - 1)), speed)
+    return normal
 
 
 def _dropout(value: Tensor, masks: Masks, name: str, count: int) -> Tensor:
     """The factors of an image lie as [S, batch, height, width, channels], those of a vector as [S, batch, features]."""
     if value.ndim == 3:
-        return value * masks(name, (count, value.shape[2], value.shape[1])).transpose(1, 2)
+        factors = masks(name, (count, value.shape[2], value.shape[1])).transpose(1, 2)
+        # a CPU multiplies what lies in one order and is of one type several times faster, forth and back
+        return value * (factors if value.is_cuda else factors.contiguous().to(value.dtype))
     batch, channels, height, width = value.shape
     factors = masks(name, (count, batch, height, width, channels // count)).permute(1, 2, 3, 0, 4)
     return (value.permute(0, 2, 3, 1) * factors.reshape(batch, height, width, channels)).permute(0, 3, 1, 2)

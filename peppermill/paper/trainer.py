@@ -120,9 +120,15 @@ class Trainer:
         """Summed losses [S] and the gradients of the mean losses."""
         half = self.machine.precision == "bfloat16"
         with torch.autocast(self.images.device.type, torch.bfloat16, enabled=half, cache_enabled=False):
-            logits = self._logits(self.images[chosen])
+            logits = self._logits(self._images(chosen))
         losses = F.cross_entropy(logits.float(), self.labels[chosen].T, reduction="none").sum(dim=1)
         return losses.detach(), torch.autograd.grad(losses.sum() / len(chosen), list(self.params.values()))
+
+    def _images(self, chosen: Tensor) -> Tensor:
+        """The images of items [batch, S]; those of one network lie together where they become vectors at once."""
+        if isinstance(self.network[0], nn.Flatten):
+            return self.images.index_select(0, chosen.T.flatten()).unflatten(0, chosen.T.shape).transpose(0, 1)
+        return self.images.index_select(0, chosen.flatten()).unflatten(0, chosen.shape)
 
     def _logits(self, images: Tensor) -> Tensor:
         """Logits [S, classes, batch]; by compiled code for full batches, where it is wanted."""
@@ -144,7 +150,7 @@ class Trainer:
             chosen = torch.zeros(size, len(self.seeds), dtype=torch.long, device=self.machine.device)
             if self.dropped:
                 with torch.no_grad():
-                    forward(self.network, self.state, self.images[chosen], masks=self.dropped)
+                    forward(self.network, self.state, self._images(chosen), masks=self.dropped)
                 self.dropped.refill(size)
             self.steps[size] = _Step(self.step, chosen, self.graphs)
 
@@ -154,14 +160,18 @@ class Sgd:
 
     def __init__(self, params: list[Tensor], rate: Tensor, momentum: float) -> None:
         self.params, self.rate, self.momentum = params, rate, momentum
-        self.state = {parameter: {"velocity": torch.zeros_like(parameter)} for parameter in params}
+        self.state: dict[Tensor, dict[str, Tensor]] = {  # without momentum the velocity is the gradient
+            parameter: {"velocity": torch.zeros_like(parameter)} if momentum else {} for parameter in params
+        }
 
     @torch.no_grad()
     def step(self) -> None:
         for parameter in self.params:
             assert parameter.grad is not None
-            velocity = self.state[parameter]["velocity"].mul_(self.momentum).add_(parameter.grad)
-            parameter.sub_(velocity * self.rate)
+            moving, velocity = self.state[parameter], parameter.grad
+            if moving:
+                velocity = moving["velocity"].mul_(self.momentum).add_(velocity)
+            parameter.addcmul_(velocity, self.rate, value=-1)
 
 
 class _Step:

@@ -115,10 +115,11 @@ def test_kernels_on_a_block_diagonal_convolve_like_groups() -> None:
     torch.testing.assert_close(nn.functional.conv2d(images, block_diagonal(kernels)), expected)
 
 
-def test_sgd_is_that_of_torch() -> None:
+@pytest.mark.parametrize("momentum", [0.9, 0.0])
+def test_sgd_is_that_of_torch(momentum: float) -> None:
     ours, theirs = torch.ones(4, requires_grad=True), torch.ones(4, requires_grad=True)
-    stepped = Sgd([ours], torch.tensor(0.1), 0.9)
-    reference = torch.optim.SGD([theirs], lr=0.1, momentum=0.9)
+    stepped = Sgd([ours], torch.tensor(0.1), momentum)
+    reference = torch.optim.SGD([theirs], lr=0.1, momentum=momentum)
     for step in range(3):
         for value, optimizer in ((ours, stepped), (theirs, reference)):
             value.grad = (value.detach() - torch.arange(4)) * (step + 1)
@@ -126,18 +127,39 @@ def test_sgd_is_that_of_torch() -> None:
     torch.testing.assert_close(ours, theirs)
 
 
-def test_adam_has_keras_epsilon_and_the_moments_of_each_network() -> None:
-    """The first moment after one step is a tenth of the gradient."""
-    images, labels = made("mnist_mlp", 20)
-    trainer = Trainer(mnist_mlp(), images, labels, SEEDS, Schedule((1e-3,), batch_size=10), Machine())
+@pytest.mark.parametrize(("name", "layer"), [("mnist_mlp", "dense2"), ("cifar_cnn", "dense1")])
+def test_adam_has_keras_epsilon_and_the_moments_of_each_network(name: str, layer: str) -> None:
+    """The first moment after one step is a tenth of the gradient of each network's own items."""
+    images, labels = made(name, 20)
+    build = networks.NETWORKS[name]
+    trainer = Trainer(build(10, False), images, labels, SEEDS, Schedule((1e-3,), batch_size=10), Machine())
     chosen = torch.randint(20, (10, 3), generator=Generator().manual_seed(2))
     trainer.run(chosen)
     assert trainer.optimizer.param_groups[0]["eps"] == 1e-7  # type: ignore[union-attr]
-    moments = trainer.optimizer.state[trainer.params["dense2.weight"]]["exp_avg"]
+    moments = trainer.optimizer.state[trainer.params[f"{layer}.weight"]]["exp_avg"]
     for index, seed in enumerate(SEEDS):
-        alone = initialize(mnist_mlp(), seed).train()
+        alone = initialize(build(10, False), seed).train()
         nn.functional.cross_entropy(alone(images[chosen[:, index]]), labels[chosen[:, index]]).backward()
-        torch.testing.assert_close(moments[index], 0.1 * alone.dense2.weight.grad, rtol=1e-3, atol=1e-5)
+        expected = 0.1 * alone.get_submodule(layer).weight.grad
+        torch.testing.assert_close(moments[index], expected, rtol=1e-3, atol=1e-5)
+
+
+def test_a_batch_of_one_item_has_no_variance_and_is_refused() -> None:
+    network = mnist_mlp()
+    with pytest.raises(ValueError, match="more than 1 value per channel"):
+        forward(network, stack(network, SEEDS), made("mnist_mlp", 3)[0].view(1, 3, 1, 28, 28), training=True)
+
+
+def test_dropout_multiplies_the_activations_of_each_network_by_its_factors() -> None:
+    """The last dropout is followed by the output layer alone; the others pass everything."""
+    network, images = mnist_mlp(dropout=True), made("mnist_mlp", 4)[0]
+    state = stack(network, SEEDS)
+    drawn = (torch.rand(3, 4, 200, generator=Generator().manual_seed(8)) < 0.5).to(torch.uint8) * 2
+    found = forward(network, state, images, masks=lambda name, shape: drawn if "3" in name else torch.ones(shape))
+    for index in range(3):
+        alone = unstack(mnist_mlp(dropout=True), state, index)
+        expected = alone.output(alone[:-2](images) * drawn[index])
+        torch.testing.assert_close(found[index].T, expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(("dropout", "momentum"), [(False, None), (True, None), (False, 0.9)])
@@ -185,7 +207,7 @@ def test_dropout_factors_are_0_or_2_half_of_the_time_and_new_each_time() -> None
     assert torch.equal(dropped("layer", (2, 100, 203)), first)
 
 
-@pytest.mark.parametrize("momentum", [None, 0.9])
+@pytest.mark.parametrize("momentum", [None, 0.9, 0.0])
 def test_a_killed_run_continues_to_the_same_networks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, momentum: float | None
 ) -> None:
