@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -44,7 +45,10 @@ class Directions:
 
 @dataclass(frozen=True)
 class Images:
-    """Images [N, channels, height, width] in 0..1 and labels [N], on the device."""
+    """Images [N, channels, height, width] in 0..1 and labels [N], on the device.
+
+    Or those of each of S networks, [N, S, channels, height, width] and [S, N].
+    """
 
     images: Tensor
     labels: Tensor
@@ -142,45 +146,57 @@ class StackedMembers:
     """The members of all networks over one set of images, at a sigma of each network's own."""
 
     def __init__(
-        self,
-        stack: Stack,
-        data: Images,
-        selected: Sequence[str],
-        size: int,
-        antithetic: bool,
-        keeps: bool = True,  # the first perturbed layer, for passes at other values of sigma
+        self, stack: Stack, data: Images, selected: Sequence[str], size: int, antithetic: bool = False
     ) -> None:
         self.stack, self.data, self.selected, self.size, self.antithetic = stack, data, selected, size, antithetic
         first = next(name for name, _ in stack.network.named_children() if f"{name}.weight" in selected)
-        layer = FirstLayer(stack, data, first)
-        self.first = stack.kept.setdefault((id(data), first), layer) if keeps else layer
+        self.first = stack.kept.setdefault((id(data), first), FirstLayer(stack, data, first))
         self.rest = Folded(self.first.after, stack.state)
         self.whole = Folded(list(stack.network.named_children()), stack.state)
-        self.streams_kept = self.first.streams_kept() if keeps else 0
+        self.streams_kept = self.first.streams_kept()
 
     def sample(self, network: MemberPass) -> Sample | None:
         """`fit`'s sample of the images for one network, from its pass at sigma = 0."""
+        return sample_of(self._batches, network, Categorical())
+
+    @cached_property
+    def _batches(self) -> Batches:
+        """The images as `fit` reads them."""
         batches = Batches((self.data.images, self.data.labels), self.stack.network.to(self.data.images.device))
         for _ in batches.chunks():  # it knows its sizes after that
             pass
-        return sample_of(batches, network, Categorical())
+        return batches
 
-    def of_sample(self, sample: Sample) -> StackedMembers:
-        """The members over a sample of the images."""
-        images, labels = (torch.cat(parts) for parts in zip(*sample.data, strict=True))
-        return StackedMembers(
-            self.stack, Images(images, labels), self.selected, self.size, self.antithetic, keeps=False
-        )
-
-    @torch.no_grad()
     def run(self, sigmas: Mapping[int, float]) -> dict[int, MemberPass]:
         """`run_members` of every network that has a sigma: ln L_i(theta_j), [m, N], and the averages [N, K]."""
+        labels = dict.fromkeys(sigmas, self.data.labels)
+        return self._run(sigmas, self.data, labels)
+
+    def run_samples(self, sigmas: Mapping[int, float], samples: Mapping[int, Sample]) -> dict[int, MemberPass]:
+        """The same, each network over a sample of its own; the shorter ones repeat an image, which is then left out."""
+        own = [_joined(samples[index]) for index in sorted(sigmas)]
+        labels = {index: one.labels for index, one in zip(sorted(sigmas), own, strict=True)}
+        rows = [_lengthened(len(one.labels), max(map(len, labels.values())), one.labels.device) for one in own]
+        together = Images(
+            torch.stack([one.images[chosen] for one, chosen in zip(own, rows, strict=True)], dim=1),
+            torch.stack([one.labels[chosen] for one, chosen in zip(own, rows, strict=True)]),
+        )
+        return self._run(sigmas, together, labels)
+
+    @torch.no_grad()
+    def _run(self, sigmas: Mapping[int, float], data: Images, labels: Mapping[int, Tensor]) -> dict[int, MemberPass]:
+        """Of each network, its own labels' items, which are the first of the data."""
         chosen = sorted(sigmas)
         size = self.size if any(sigmas.values()) else 1
         with precision(self.stack.machine):
-            rows, total = self._passes(chosen, [sigmas[index] for index in chosen], size)
+            rows, total = self._passes(data, chosen, [sigmas[index] for index in chosen], size)
         return {
-            index: MemberPass(sigmas[index], rows[:, k].expand(self.size, -1), total[k], self.data.labels)
+            index: MemberPass(
+                sigmas[index],
+                rows[:, k, : len(labels[index])].expand(self.size, -1),
+                total[k, : len(labels[index])],
+                labels[index],
+            )
             for k, index in enumerate(chosen)
         }
 
@@ -190,32 +206,42 @@ class StackedMembers:
         count = sum(self.stack.state[name][0].numel() for name in self.selected)
         return (squares / count).sqrt().tolist()  # type: ignore[union-attr]
 
-    def _passes(self, chosen: list[int], sigmas: list[float], size: int) -> tuple[Tensor, Tensor]:
+    def _passes(self, data: Images, chosen: list[int], sigmas: list[float], size: int) -> tuple[Tensor, Tensor]:
         """Log-likelihoods [m, S, N] and averaged log-probabilities [S, N, K] in float64."""
         rows, total = [], None
-        labels = self.data.labels.expand(len(chosen), -1).unsqueeze(2)
+        labels = data.labels.expand(len(chosen), -1).unsqueeze(2)
         for member in range(size):
-            log_probs = self._member(chosen, sigmas, member)
+            log_probs = self._member(data, chosen, sigmas, member)
             rows.append(log_probs.gather(2, labels).squeeze(2))
             total = log_probs if total is None else torch.logaddexp(total, log_probs)
         assert total is not None
         return torch.stack(rows), total - math.log(size)
 
-    def _member(self, chosen: list[int], sigmas: list[float], member: int) -> Tensor:
+    def _member(self, data: Images, chosen: list[int], sigmas: list[float], member: int) -> Tensor:
         """Log-probabilities [S, N, K] of member j of the chosen networks."""
         stream, sign = (member // 2, (-1.0) ** member) if self.antithetic else (member, 1.0)
-        scales = torch.tensor([sign * sigma for sigma in sigmas], device=self.data.images.device)
+        scales = torch.tensor([sign * sigma for sigma in sigmas], device=data.images.device)
         state = dict(self.stack.chosen(chosen))
         for name in self.selected:
             draw = self.stack.directions.of(name, stream)
             part = draw if len(chosen) == len(self.stack) else draw[chosen]
             state[name] = torch.addcmul(state[name], part, scales.view(-1, *[1] * (draw.ndim - 1)))
-        if stream < self.streams_kept:
+        if stream < self.streams_kept and data is self.data:
             found = self.rest.run(state, self.first.kept(scales, stream, chosen))
         else:
-            batches = torch.split(self.data.images, self.data.batch_size)
+            batches = torch.split(data.images, data.batch_size)
             found = self.whole.run(state, (entered(batch, len(chosen)) for batch in batches))
         return torch.cat([log_probs_of(logits) for logits in found], dim=1)
+
+
+def _joined(sample: Sample) -> Images:
+    images, labels = (torch.cat(parts) for parts in zip(*sample.data, strict=True))
+    return Images(images, labels)
+
+
+def _lengthened(count: int, length: int, device: torch.device) -> Tensor:
+    """The numbers of so many rows, and then the last one again and again."""
+    return torch.arange(length, device=device).clamp(max=count - 1)
 
 
 def log_probs_of(logits: Tensor) -> Tensor:

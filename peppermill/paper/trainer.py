@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +13,7 @@ from torch.nn import functional as F
 
 from peppermill.paper.machine import Machine
 from peppermill.paper.masks import Dropped, mixed
-from peppermill.paper.stacked import State, forward, stack
+from peppermill.paper.stacked import State, apply_layer, forward, stack
 
 BATCH = 128  # the authors' scripts
 ADAM_EPSILON = 1e-7  # Keras' default (the authors' scripts)
@@ -53,6 +54,7 @@ class Trainer:
         self.rate = torch.tensor(schedule.learning_rates[0], device=machine.device)  # a graph reads it at every step
         self.optimizer = self._optimizer(list(self.params.values()))
         self.dropped = Dropped(seeds, machine.device) if _has_dropout(network) else None
+        self.compiles = machine.compiled and isinstance(network[0], nn.Conv2d)  # a few products are not worth it
         self.compiled = _compiled(network)
         self.steps: dict[int, _Step] = {}
         self._prepare()
@@ -127,12 +129,13 @@ class Trainer:
     def _images(self, chosen: Tensor) -> Tensor:
         """The images of items [batch, S]; those of one network lie together where they become vectors at once."""
         if isinstance(self.network[0], nn.Flatten):
-            return self.images.index_select(0, chosen.T.flatten()).unflatten(0, chosen.T.shape).transpose(0, 1)
-        return self.images.index_select(0, chosen.flatten()).unflatten(0, chosen.shape)
+            found = self.images.index_select(0, chosen.T.flatten())
+            return torch.unflatten(found, 0, chosen.T.shape).transpose(0, 1)
+        return torch.unflatten(self.images.index_select(0, chosen.flatten()), 0, chosen.shape)
 
     def _logits(self, images: Tensor) -> Tensor:
         """Logits [S, classes, batch]; by compiled code for full batches, where it is wanted."""
-        if self.machine.compiled and len(images) == self.schedule.batch_size:
+        if self.compiles and len(images) == self.schedule.batch_size:
             return self.compiled(self.state, images, self.dropped.factors(len(images)) if self.dropped else None)
         return forward(self.network, self.state, images, training=True, masks=self.dropped)
 
@@ -201,13 +204,24 @@ class _Step:
 
 
 def _compiled(network: nn.Sequential) -> Callable[[State, Tensor, dict[str, Tensor] | None], Tensor]:
-    """A pass in training mode over batches of one size, compiled when it is first called."""
+    """A pass in training mode over batches of one size, compiled when it is first called.
+
+    The output layer is left out: its size is another for other classes, and the rest need not be compiled again.
+    """
+    *hidden, (name, output) = network.named_children()
+    body = nn.Sequential(OrderedDict(hidden))
 
     def run(state: State, images: Tensor, factors: dict[str, Tensor] | None) -> Tensor:
         masks = None if factors is None else lambda name, shape: factors[name]
-        return forward(network, state, images, training=True, masks=masks)
+        return forward(body, state, images, training=True, masks=masks)
 
-    return torch.compile(run, dynamic=False)
+    compiled = torch.compile(run, dynamic=False)
+
+    def whole(state: State, images: Tensor, factors: dict[str, Tensor] | None) -> Tensor:
+        parts = {key: value for key, value in state.items() if not key.startswith(f"{name}.")}
+        return apply_layer(name, output, state, compiled(parts, images, factors))
+
+    return whole
 
 
 def _has_dropout(network: nn.Sequential) -> bool:

@@ -87,13 +87,11 @@ def tune_together(members: StackedMembers, *searches: Search) -> list[list[Found
 
 
 def _answers(members: StackedMembers, questions: Mapping[int, Question]) -> dict[int, MemberPass]:
-    """All images are looked at together, each network's sample by itself."""
-    together = {index: sigma for index, (sigma, sample) in questions.items() if sample is None}
-    found = members.run(together) if together else {}
-    for index, (sigma, sample) in questions.items():
-        if sample is not None:
-            found |= members.of_sample(sample).run({index: sigma})
-    return found
+    """Of all networks that ask about all images together, and of all that ask about a sample of their own."""
+    samples = {index: sample for index, (_, sample) in questions.items() if sample is not None}
+    small = {index: sigma for index, (sigma, _) in questions.items() if index in samples}
+    whole = {index: sigma for index, (sigma, _) in questions.items() if index not in samples}
+    return (members.run(whole) if whole else {}) | (members.run_samples(small, samples) if small else {})
 
 
 def refit_temperatures(members: StackedMembers, found: list[Found]) -> list[Found]:

@@ -31,6 +31,7 @@ from peppermill.paper.tuned import (
 )
 from peppermill.parameters import select
 from peppermill.perturbation import Perturbation
+from peppermill.sample import Sample
 
 SEEDS = (17, 18, 19)
 CASES = [
@@ -77,6 +78,28 @@ def test_members_together_are_the_members_of_each_network(
             )
             for part in ("member_log_likelihoods", "averaged"):
                 torch.testing.assert_close(getattr(found[index], part), getattr(expected, part), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("name", "shape", "rule"), CASES)
+def test_samples_of_different_lengths_together_are_each_network_over_its_own(
+    name: str, shape: tuple[int, ...], rule: str
+) -> None:
+    stacked, data = networks_and_data(name, shape, items=30)
+    together = StackedMembers(stacked, data, selected(name, rule), 3)
+    rows = {0: [0, 4, 7, 21], 2: [1, 2, 3, 5, 8, 13, 20, 29, 11]}
+    cut = {index: [chosen[:3], chosen[3:]] for index, chosen in rows.items()}
+    samples = {
+        index: Sample(Batches([(data.images[part], data.labels[part]) for part in parts]), torch.ones(1), 0.1)
+        for index, parts in cut.items()
+    }
+    found = together.run_samples({0: 0.02, 2: 0.03}, samples)
+    for index, sigma in ((0, 0.02), (2, 0.03)):
+        whole = together.run({index: sigma})[index]
+        expected = whole.member_log_likelihoods[:, rows[index]], whole.averaged[rows[index]], whole.labels[rows[index]]
+        one = found[index]
+        torch.testing.assert_close(
+            (one.member_log_likelihoods, one.averaged, one.labels), expected, rtol=1e-4, atol=1e-4
+        )
 
 
 @pytest.mark.parametrize(("name", "shape", "norm"), [("mnist_cnn", (1, 28, 28), "conv2_norm")])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +15,7 @@ from peppermill.paper import networks, training
 from peppermill.paper.machine import Machine
 from peppermill.paper.masks import Dropped, mixed
 from peppermill.paper.networks import cifar_cnn, initialize, mnist_cnn, mnist_mlp
-from peppermill.paper.stacked import block_diagonal, forward, stack, unstack
+from peppermill.paper.stacked import State, block_diagonal, forward, stack, unstack
 from peppermill.paper.trainer import Schedule, Sgd, Trainer
 from peppermill.paper.training import train_together
 
@@ -176,12 +178,23 @@ def test_a_seed_gives_the_same_network_alone_and_together(dropout: bool, momentu
 
 @pytest.mark.parametrize("dropout", [False, True])
 def test_what_is_compiled_is_the_same_training(dropout: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The compiler itself aside: the function that it is given computes the same, with the same masks."""
-    monkeypatch.setattr(torch, "compile", lambda function, dynamic: function)
-    images, labels = made("mnist_mlp", 150)  # one full batch of 128, compiled, and one of 22
-    arguments = (mnist_mlp(10, dropout), images, labels, SEEDS, Schedule((1e-3,)))
+    """The compiler itself aside: what it is given computes the same, with the same masks, and is all but the output."""
+    passes: list[set[str]] = []
+
+    def compile_nothing(function: Callable[..., Tensor], dynamic: bool) -> Callable[..., Tensor]:
+        def run(state: State, *more: Any) -> Tensor:
+            passes.append(set(state))
+            return function(state, *more)
+
+        return run
+
+    monkeypatch.setattr(torch, "compile", compile_nothing)
+    images, labels = made("cifar_cnn", 150)  # one full batch of 128, compiled, and one of 22
+    arguments = (cifar_cnn(10, dropout), images, labels, SEEDS, Schedule((1e-3,)))
     compiled, plain = (train_together(*arguments, Machine(compiled=given)) for given in (True, False))
     torch.testing.assert_close(compiled.state, plain.state, rtol=0, atol=0)
+    assert len(passes) == 2  # one before the training, one in it
+    assert all("conv1.weight" in names and "output.weight" not in names for names in passes)
 
 
 def test_seeds_differ_in_weights_in_order_and_in_masks() -> None:
