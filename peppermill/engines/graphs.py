@@ -8,83 +8,29 @@ in the loop.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from peppermill.data import map_tensors, output_tensor
 from peppermill.engines.borrowed import Call, borrow
+from peppermill.engines.capture import Capture, Jobs, capture_on_cuda, quickest
 from peppermill.engines.engine import Group
-from peppermill.engines.joined import joined_plan
+from peppermill.engines.joined import joined_recording
 from peppermill.engines.joining import channels_last
 from peppermill.engines.kept import Kept, Store, signature, tensors_of
 from peppermill.engines.loop import OrLoop
 from peppermill.engines.members import WITHOUT_GRADIENTS, Members, is_exact, needs_gradients
 from peppermill.engines.memory import Room
+from peppermill.engines.prepared import plan_of
+from peppermill.engines.recorded import Recording as Operations
+from peppermill.engines.together import Together
 from peppermill.types import Params
 
 MOST_GRAPHS = 8  # kinds of inputs whose graphs are kept
-MOST_STREAMS = 16
-WARM_UPS = 3  # passes before a capture: libraries choose their kernels and take their workspaces then
-
-
-class Recording(NamedTuple):
-    """Jobs that run at the same time, as often as one likes: `replay` writes their results to `outputs`, [jobs, ...].
-
-    Static tensors are used between `begin`, which waits for whoever used them last, and `end`.
-    """
-
-    outputs: Tensor
-    replay: Callable[[], None]
-    begin: Callable[[], None]
-    end: Callable[[], None]
-
-
-#: How jobs are recorded on a device.
-Capture = Callable[[Sequence[Callable[[], Tensor]], torch.device], Recording]
-
-
-def capture_on_cuda(jobs: Sequence[Callable[[], Tensor]], device: torch.device) -> Recording:
-    """The jobs as one CUDA graph, on streams of their own."""
-    with torch.cuda.device(device):
-        streams = [_stream(device) for _ in range(min(len(jobs), MOST_STREAMS))]
-        side = _stream(device)
-        side.wait_stream(torch.cuda.current_stream(device))
-        with torch.cuda.stream(side):
-            for _ in range(WARM_UPS):
-                _on_streams(jobs, streams)
-        torch.cuda.current_stream(device).wait_stream(side)
-        graph, done = torch.cuda.CUDAGraph(), torch.cuda.Event()  # type: ignore[no-untyped-call]
-        # "thread_local": a thread that allocates memory meanwhile must not break this capture, nor be broken by it
-        with torch.cuda.graph(graph, stream=side, capture_error_mode="thread_local"):
-            outputs = _on_streams(jobs, streams)
-    return Recording(
-        outputs,
-        graph.replay,
-        begin=lambda: torch.cuda.current_stream(device).wait_event(done),
-        end=lambda: done.record(torch.cuda.current_stream(device)),
-    )
-
-
-def _on_streams(jobs: Sequence[Callable[[], Tensor]], streams: list[torch.cuda.Stream]) -> Tensor:
-    """The jobs' results, stacked: all streams branch off the current one and join it again."""
-    main = torch.cuda.current_stream()
-    for stream in streams:
-        stream.wait_stream(main)
-    outputs = []
-    for number, job in enumerate(jobs):
-        with torch.cuda.stream(streams[number % len(streams)]):
-            outputs.append(job())
-    for stream in streams:
-        main.wait_stream(stream)
-    return torch.stack(outputs)
-
-
-def _stream(device: torch.device) -> torch.cuda.Stream:
-    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 class Captured:
@@ -100,8 +46,9 @@ class Captured:
             self.weights = [store.member(members.sigma, member, keep=True) for member in range(members.count)]
             # a replay may come before it is known that the network was moved: what the graph reads must still be there
             self.alive = [value.detach() for value in (*members.model.parameters(), *members.model.buffers())]
-            jobs = self._joined(call, args, kwargs) if precision is None and is_exact(members) else None
-            self.recording = capture(jobs or self._jobs(call, args, kwargs), members.device)
+            plain = precision is not None or not is_exact(members)
+            ways = None if plain else self._joined(call, args, kwargs)
+            self.recording = quickest(ways or [partial(self._jobs, call, args, kwargs)], capture, members.device)
 
     @torch.no_grad()
     def __call__(self, args: Any, kwargs: Any) -> Tensor:
@@ -114,25 +61,40 @@ class Captured:
             self.recording.end()
             return outputs
 
-    def _jobs(self, call: Call, args: Any, kwargs: Any) -> list[Callable[[], Tensor]]:
+    def _jobs(self, call: Call, args: Any, kwargs: Any) -> Jobs:
         """A pass of each member."""
         self.args, self.kwargs = map_tensors(Tensor.clone, (args, kwargs))
         return [partial(self._pass, call, params) for params in self.weights]
 
-    def _joined(self, call: Call, args: Any, kwargs: Any) -> list[Callable[[], Tensor]] | None:
-        """The same in fewer operations, with images in the form that tensor cores take; nothing where it is no use."""
+    def _joined(self, call: Call, args: Any, kwargs: Any) -> list[Callable[[], Jobs]] | None:
+        """The same in fewer operations, with images in the form that tensor cores take; nothing where it is no use.
+
+        Members side by side, or all as one network: which is quicker depends on the network and the GPU.
+        """
         self.args, self.kwargs = map_tensors(lambda value: channels_last(value).clone(), (args, kwargs))
-        inputs = tensors_of(self.args, self.kwargs)
+        given = (call, self.weights[0], self.args, self.kwargs, channels_last)
         try:
-            plan = joined_plan(call, self.weights[0], self.args, self.kwargs, channels_last)
+            one, other = joined_recording(*given), joined_recording(*given)  # a plan changes its own
         except RuntimeError:  # a network that depends on values, or will not have its images in this form
             return None
-        if plan is None:
-            return None
-        return [partial(plan.run, *plan.prepare(*params.values()), *inputs) for params in self.weights]
+        return [partial(self._side_by_side, one), partial(self._as_one, other)] if one and other else None
+
+    def _side_by_side(self, recording: Operations) -> Jobs:
+        """A job for each member."""
+        plan, inputs = plan_of(recording, len(self.weights[0])), tensors_of(self.args, self.kwargs)
+
+        def job(kept: tuple[Tensor, ...]) -> Tensor:
+            return plan.run(*kept, *inputs).unsqueeze(0)
+
+        return [partial(job, plan.prepare(*params.values())) for params in self.weights]
+
+    def _as_one(self, recording: Operations) -> Jobs:
+        """One job for all members."""
+        together = Together(recording, len(self.weights[0]))
+        return [partial(together.run, together.kept(self.weights), tensors_of(self.args, self.kwargs))]
 
     def _pass(self, call: Call, params: Params) -> Tensor:
-        return output_tensor(call(params, self.args, self.kwargs))
+        return output_tensor(call(params, self.args, self.kwargs)).unsqueeze(0)
 
 
 class Graphs(OrLoop):

@@ -151,10 +151,10 @@ def _tried(call: Call, params: Params, args: Any, kwargs: Any, form: Form) -> Kn
     return Known(form, share, plan)
 
 
-def joined_plan(call: Call, params: Params, args: Any, kwargs: Any, kernel_form: Form) -> Plan | None:
-    """What the network does with these inputs in fewer operations, its weights aside; nothing where none are fewer."""
+def joined_recording(call: Call, params: Params, args: Any, kwargs: Any, form: Form) -> Recording | None:
+    """What the network does with these weights and inputs in fewer operations; nothing where none are fewer."""
     recording = recorded(call, params, args, kwargs)
-    return plan_of(recording, len(params)) if join(recording, kernel_form) else None
+    return recording if join(recording, form) else None
 
 
 def recorded(call: Call, params: Params, args: Any, kwargs: Any) -> Recording:

@@ -26,6 +26,12 @@ class Plan(NamedTuple):
 def plan_of(recording: Recording, weights: int) -> Plan:
     """The recorded operations, of whose inputs so many are weights."""
     _shorten_views(recording)
+    before, after = parts_of(recording, weights)
+    return Plan(recording.compiled(before), recording.compiled(after))
+
+
+def parts_of(recording: Recording, weights: int) -> tuple[Graph, Graph]:
+    """What depends on weights alone, as one graph, and the rest as another: (*what is kept, *inputs) -> outputs."""
     recording.clean()
     given = [node for node in recording.graph.nodes if node.op == "placeholder"]
     early = _early(recording.graph, given[:weights])
@@ -33,8 +39,7 @@ def plan_of(recording: Recording, weights: int) -> Plan:
     before = graph_of(given[:weights], (node for node in early if node not in given), tuple(kept))
     (result,) = (node.args[0] for node in recording.graph.nodes if node.op == "output")
     late = (node for node in recording.graph.nodes if node.op == "call_function" and node not in early)
-    after = graph_of([*kept, *given[weights:]], late, result)
-    return Plan(recording.compiled(before), recording.compiled(after))
+    return before, graph_of([*kept, *given[weights:]], late, result)
 
 
 def _shorten_views(recording: Recording) -> None:

@@ -17,8 +17,9 @@ from torch import nn
 import peppermill as pm
 from peppermill.data import Batches, as_arguments, call, output_tensor
 from peppermill.engines import choose, packed, vmap
+from peppermill.engines.capture import Recording
 from peppermill.engines.choose import Auto, engine_of
-from peppermill.engines.graphs import Graphs, Recording
+from peppermill.engines.graphs import Graphs
 from peppermill.engines.joined import Joined
 from peppermill.engines.kept import Kept, Store
 from peppermill.engines.loop import Loop, member_predictions, run_members
@@ -32,10 +33,10 @@ from peppermill.perturbation import Perturbation
 
 def capture_on_cpu(jobs, device):
     """What a CUDA graph does: the jobs run again on the same static tensors, and write to the same static outputs."""
-    outputs = torch.stack([job() for job in jobs])
+    outputs = torch.cat([job() for job in jobs])
 
     def replay():
-        outputs.copy_(torch.stack([job() for job in jobs]))
+        outputs.copy_(torch.cat([job() for job in jobs]))
 
     return Recording(outputs, replay, begin=lambda: None, end=lambda: None)
 

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from peppermill.engines import joining
-from peppermill.engines.graphs import Graphs, Recording
+from peppermill.engines.capture import Recording
+from peppermill.engines.graphs import Graphs
 from peppermill.engines.joined import MOST_KINDS, Joined
 from peppermill.engines.joining import convolution_relu, convolution_sum_relu, join, plain_convolution
 from peppermill.engines.loop import Loop, member_predictions
@@ -231,7 +232,7 @@ def test_weights_are_prepared_once_for_each_member_and_sigma(monkeypatch: pytest
 
 
 def again_and_again(jobs: list, device: torch.device) -> Recording:  # type: ignore[type-arg]
-    outputs = torch.stack([job() for job in jobs])
+    outputs = torch.cat([job() for job in jobs])
     return Recording(
-        outputs, lambda: outputs.copy_(torch.stack([job() for job in jobs])), begin=lambda: None, end=lambda: None
+        outputs, lambda: outputs.copy_(torch.cat([job() for job in jobs])), begin=lambda: None, end=lambda: None
     )
