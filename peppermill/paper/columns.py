@@ -12,6 +12,7 @@ from torch import Tensor
 
 import peppermill as pm
 from peppermill.likelihood import temper
+from peppermill.paper.dropping import Dropping
 from peppermill.paper.machine import precision
 from peppermill.paper.masks import Dropped
 from peppermill.paper.members import Images, Stack, log_probs_of
@@ -54,12 +55,12 @@ def temperature(work: Work) -> dict[str, Any]:
 
 def mc_dropout(work: Work) -> dict[str, Any]:
     """MC dropout: probabilities averaged over passes with dropout active."""
-    stack, passes = work.with_dropout(), work.settings.dropout_passes
+    passes, dropping = work.settings.dropout_passes, Dropping(work.with_dropout(), work.data.test)
     masks = Dropped(work.settings.seeds, work.settings.machine.device)
     total = None
     for number in range(passes):
         masks.restart(10_000 + number)  # beyond any epoch: other masks than in training
-        log_probs = log_probs_on(stack, work.data.test, masks)
+        log_probs = dropping.log_probs(masks)
         total = log_probs if total is None else torch.logaddexp(total, log_probs)
     assert total is not None
     return column_of(total - math.log(passes), work)
@@ -134,17 +135,11 @@ METHODS: dict[str, Callable[[Work], dict[str, Any]]] = {
 
 
 @torch.no_grad()
-def log_probs_on(stack: Stack, data: Images, masks: Dropped | None = None) -> Tensor:
-    """Log-probabilities [S, N, K] of every network, in float64; with masks, of one pass with dropout active."""
-    parts = []
+def log_probs_on(stack: Stack, data: Images) -> Tensor:
+    """Log-probabilities [S, N, K] of every network, in float64."""
     with precision(stack.machine):
-        for batch in torch.split(data.images, data.batch_size):
-            if masks and not masks.knows(len(batch)):
-                forward(stack.network, stack.state, batch, masks=masks)  # learns the shapes
-            if masks:
-                masks.refill(len(batch))
-            parts.append(log_probs_of(forward(stack.network, stack.state, batch, masks=masks)))
-    return torch.cat(parts, dim=1)
+        batches = torch.split(data.images, data.batch_size)
+        return torch.cat([log_probs_of(forward(stack.network, stack.state, batch)) for batch in batches], dim=1)
 
 
 def _search_kernels(work: Work) -> dict[str, list[Found]]:

@@ -66,6 +66,8 @@ class Folded:
             if name in self.activated:
                 assert isinstance(layer, nn.Conv2d)
                 value = _convolution_and_relu(layer, state[f"{name}.weight"], state[f"{name}.bias"], value)
+            elif isinstance(layer, nn.ReLU):
+                value = F.relu_(value)  # what goes into it is nobody else's
             else:
                 value = apply_layer(name, layer, state, value)
         return value

@@ -24,7 +24,7 @@ from peppermill.paper.stacked import State, apply_layer, count_of, entered
 from peppermill.sample import Sample, sample_of
 
 KEPT_BYTES = {"cuda": 2**34, "cpu": 5 * 2**29}  # of the first perturbed layer
-BATCH = {"cuda": 2000, "cpu": 250}  # images at once
+BATCH = {"cuda": 2000, "cpu": 128}  # images at once; vectors of a CPU are full where it is a power of two
 
 
 class Directions:

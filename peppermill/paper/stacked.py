@@ -132,7 +132,7 @@ def _form(value: Tensor) -> Tensor:
 
 def _dense(weight: Tensor, bias: Tensor, value: Tensor) -> Tensor:
     if value.stride(0) == 0:  # all networks look at the same vectors: one plain product
-        return (weight.flatten(0, 1) @ value[0]).view(*weight.shape[:2], -1) + bias.unsqueeze(2)
+        return torch.addmm(bias.view(-1, 1), weight.flatten(0, 1), value[0]).view(*weight.shape[:2], -1)
     return torch.baddbmm(bias.unsqueeze(2), weight, value)
 
 

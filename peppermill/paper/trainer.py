@@ -129,9 +129,11 @@ class Trainer:
     def _images(self, chosen: Tensor) -> Tensor:
         """The images of items [batch, S]; those of one network lie together where they become vectors at once."""
         if isinstance(self.network[0], nn.Flatten):
-            found = self.images.index_select(0, chosen.T.flatten())
-            return torch.unflatten(found, 0, chosen.T.shape).transpose(0, 1)
-        return torch.unflatten(self.images.index_select(0, chosen.flatten()), 0, chosen.shape)
+            return self._rows(chosen.T).transpose(0, 1)
+        return self._rows(chosen)
+
+    def _rows(self, chosen: Tensor) -> Tensor:
+        return self.images.index_select(0, chosen.flatten()).view(*chosen.shape, *self.images.shape[1:])
 
     def _logits(self, images: Tensor) -> Tensor:
         """Logits [S, classes, batch]; by compiled code for full batches, where it is wanted."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import pytest
 import torch
@@ -14,9 +15,11 @@ from peppermill.data import Batches
 from peppermill.engines.loop import run_members
 from peppermill.likelihood import Categorical
 from peppermill.noise import Noise
+from peppermill.paper.dropping import Dropping
 from peppermill.paper.folding import Folded
 from peppermill.paper.lockstep import in_lockstep
 from peppermill.paper.machine import Machine
+from peppermill.paper.masks import Dropped
 from peppermill.paper.members import KEPT_BYTES, Directions, Images, Stack, StackedMembers
 from peppermill.paper.networks import NETWORKS
 from peppermill.paper.stacked import entered, forward, stack, unstack
@@ -198,6 +201,32 @@ def test_a_search_that_fails_fails_the_whole() -> None:
         in_lockstep(3, job, lambda questions: dict(questions))
     with pytest.raises(ZeroDivisionError):
         in_lockstep(2, lambda index, ask: ask(index), lambda questions: {0: 1 // 0})
+
+
+@pytest.mark.parametrize(("name", "shape"), [("mnist_mlp", (1, 28, 28)), ("cifar_cnn", (3, 32, 32))])
+@pytest.mark.parametrize("room", [0, 2**30])
+def test_passes_with_dropout_are_the_same_whether_the_layers_before_it_are_kept_or_not(
+    name: str, shape: tuple[int, ...], room: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """260 images are a batch of 250 and one of 10; each pass has masks of its own."""
+    monkeypatch.setitem(KEPT_BYTES, "cpu", room)
+    plain, data = networks_and_data(name, shape, items=260)
+    network = NETWORKS[name](10, True)
+    dropping, masks, again = (
+        Dropping(replace(plain, network=network), data),
+        Dropped(SEEDS, "cpu"),
+        Dropped(SEEDS, "cpu"),
+    )
+    for number in range(2):
+        masks.restart(number)
+        again.restart(number)
+        found, parts = dropping.log_probs(masks), []
+        for batch in torch.split(data.images, 250):
+            if not again.knows(len(batch)):
+                forward(network, plain.state, batch, masks=again)
+            again.refill(len(batch))
+            parts.append(forward(network, plain.state, batch, masks=again).log_softmax(dim=1).transpose(1, 2))
+        torch.testing.assert_close(found, torch.cat(parts, dim=1).double())
 
 
 def test_directions_of_pairs_are_those_of_single_members() -> None:
