@@ -297,6 +297,16 @@ def test_products_with_packed_weights_are_those_of_copied_networks(hidden, count
         torch.testing.assert_close(found, copied_outputs(model, perturbation, sigma, inputs), rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.parametrize("outputs", [1, 15, 16])
+def test_narrow_layers_on_tokens_are_those_of_copied_networks(outputs):
+    """Inputs [batch, tokens, features], a narrow layer in the middle and one at the end."""
+    layers = nn.Linear(6, 20), nn.ReLU(), nn.Linear(20, outputs), nn.ReLU(), nn.Linear(outputs, 3, bias=False)
+    model = networks.seeded(lambda: nn.Sequential(*layers))
+    inputs, perturbation = networks.items(4, (5, 6))[0], perturbation_of(model, size=6)
+    found = outputs_of(Vmap(), model, perturbation, 0.1, inputs)
+    torch.testing.assert_close(found, copied_outputs(model, perturbation, 0.1, inputs), rtol=1e-4, atol=1e-5)
+
+
 def test_without_the_operations_of_onednn_products_are_torchs_own(monkeypatch):
     model = with_statistics(networks.seeded(lambda: mlp_with_norms(784, 200)))
     inputs, perturbation = networks.items(9, (784,))[0], perturbation_of(model, size=10)
