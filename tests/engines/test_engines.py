@@ -410,6 +410,32 @@ def test_weights_are_made_once_for_many_predictions(name, mlp, data, monkeypatch
     assert torch.equal(again, first)
 
 
+@pytest.mark.parametrize("name", ["loop", "joined", "vmap", "auto"])
+@pytest.mark.parametrize("first", ["a batch", "all items"])
+def test_a_batch_and_a_pass_over_data_share_the_members(first, name, mlp, data, monkeypatch):
+    """Whichever comes first draws the noise of two pairs for two weights; the other draws nothing."""
+    drawn = []
+    draw = Noise.draw
+    monkeypatch.setattr(Noise, "draw", lambda self, *args: drawn.append(args[:2]) or draw(self, *args))
+    pep = _ensemble(mlp).with_engine(name)
+    drawn.clear()
+    ways = [lambda: pep(data[0]).double(), lambda: pep.predict_items(data).log_probs]
+    with torch.no_grad():
+        found = [way() for way in (ways if first == "a batch" else reversed(ways))]
+    torch.testing.assert_close(*found, rtol=0, atol=1e-5)
+    assert len(drawn) == 2 * 2
+
+
+def test_other_members_of_one_network_are_not_taken_for_these(mlp, data):
+    """Other noise, another size, other parameters, in turns through one engine: each is what a new engine gives."""
+    engine, one = Vmap(), perturbation_of(mlp)
+    others = [perturbation_of(mlp, seed=1), perturbation_of(mlp, size=6), perturbation_of(mlp, "last_layer")]
+    for other in others:
+        for perturbation in (one, other, one):
+            found = outputs_of(engine, mlp, perturbation, 0.3, data[0])
+            assert torch.equal(found, outputs_of(Vmap(), mlp, perturbation, 0.3, data[0]))
+
+
 def test_members_that_do_not_fit_are_made_one_at_a_time(mlp, data, monkeypatch):
     monkeypatch.setattr("peppermill.engines.kept.KEPT_BYTES", 1)
     for engine in (Loop(), Vmap(), Auto()):
