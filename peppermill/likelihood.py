@@ -64,10 +64,7 @@ class Categorical:
         _refuse_probabilities(outputs.detach().movedim(self.class_dimension, -1))
 
     def predict(self, outputs: Tensor) -> Tensor:
-        logits, classes = _wide(outputs), self.class_dimension
-        if logits.stride(classes) == 1:  # torch would bring them into another order first
-            return logits.movedim(classes, -1).log_softmax(dim=-1)
-        return logits.log_softmax(dim=classes).movedim(classes, -1)
+        return _wide(outputs).log_softmax(dim=self.class_dimension).movedim(self.class_dimension, -1)
 
     def items(self, predictions: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         predictions, labels = predictions.flatten(end_dim=-2), labels.flatten().long()
