@@ -64,7 +64,7 @@ class Categorical:
         _refuse_probabilities(outputs.detach().movedim(self.class_dimension, -1))
 
     def predict(self, outputs: Tensor) -> Tensor:
-        return _wide(outputs).movedim(self.class_dimension, -1).log_softmax(dim=-1)
+        return _wide(outputs).log_softmax(dim=self.class_dimension).movedim(self.class_dimension, -1)
 
     def items(self, predictions: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         predictions, labels = predictions.flatten(end_dim=-2), labels.flatten().long()

@@ -31,7 +31,7 @@ TOGETHER_BYTES = {"cpu": 5 * 2**20, "cuda": 2**26}
 #: On a CPU, beyond that too where the first product, of which antithetic pairs save 40 %, is so much of the whole.
 SAVING_SHARE, SAVING_BYTES = 0.5, 2**26
 #: On a CPU, multiplications in convolutions from which on these cost more than the calls that lead to them.
-CONVOLVED = 30_000_000
+CONVOLVED = 10_000_000
 GRAPH_BYTES = 2**29
 
 

@@ -156,8 +156,12 @@ def _scale(weight: Tensor | None, variance: Tensor, epsilon: float) -> Tensor:
 
 
 def channels_last(value: Tensor) -> Tensor:
-    """Images or kernels in the form in which convolutions are fast."""
-    return value.detach().contiguous(memory_format=torch.channels_last) if value.ndim == 4 else value.detach()
+    """Images or kernels in the form in which convolutions are fast; of one channel, torch must be told by strides."""
+    if value.ndim != 4:
+        return value.detach()
+    formed = value.detach().contiguous(memory_format=torch.channels_last)
+    _, channels, height, width = value.shape
+    return formed.as_strided(value.shape, (height * width, 1, width, 1)) if channels == 1 else formed
 
 
 def plain_convolution(inputs: Tensor, kernel: Tensor, bias: Tensor | None, *settings: Any) -> Tensor:

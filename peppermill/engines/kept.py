@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from peppermill.engines.borrowed import exclusive, has_shell
-from peppermill.engines.members import Members
+from peppermill.engines.members import Members, key_of
 from peppermill.engines.prepared import Plan
 from peppermill.foreign import in_training_mode, out_of_training_mode
 from peppermill.types import Params
@@ -51,7 +51,7 @@ class Kept:
             store.state.lock if store is not None and store.state.model is members.model else exclusive(members.model)
         )
         with self._lock, lock:
-            if store is None or store.key != members.key or not store.state.holds(members.model):
+            if store is None or not store.state.holds(members.model) or not store.has(members):
                 refuse_training_mode(members.model)
                 self._store = store = Store(members)
             return store
@@ -87,7 +87,7 @@ class Store:
     """Directions and weights of the members around one theta*; and, by key, what an engine prepared."""
 
     def __init__(self, members: Members) -> None:
-        self.perturbation, self.key, self.state = members.perturbation, members.key, State(members.model)
+        self.perturbation, self.keys, self.state = members.perturbation, [members.key], State(members.model)
         self.has_shell = has_shell(members.model)
         self.prepared: dict[Any, Any] = {}
         self._lock = threading.RLock()
@@ -97,6 +97,14 @@ class Store:
         self._views: dict[int, Params] = {}
         self.shells: dict[str | None, list[Any]] = {}  # by precision, ways to call the network that nobody uses now
         self._most: int | None = None
+
+    def has(self, members: Members) -> bool:
+        """Whether these are the store's members: a key that it knows, or else the same noise around the same arrays."""
+        if members.key in self.keys:
+            return True
+        same = key_of(members.perturbation) == key_of(self.perturbation)
+        self.keys += [members.key] if same else []
+        return same
 
     def member(self, sigma: float, member: int, keep: bool) -> Params:
         """theta_j, from what is kept where it fits."""

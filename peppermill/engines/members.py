@@ -46,9 +46,13 @@ class Members:
 
 def members_of(model: nn.Module, perturbation: Perturbation, sigma: float) -> Members:
     """The members of a perturbation."""
+    return Members(model, perturbation.size, sigma, key_of(perturbation), lambda: perturbation)
+
+
+def key_of(perturbation: Perturbation) -> tuple[Any, ...]:
+    """The same for the same noise around the same arrays."""
     centers = tuple((name, value.data_ptr(), value.dtype) for name, value in perturbation.center.items())
-    key = (perturbation.noise, perturbation.size, centers)
-    return Members(model, perturbation.size, sigma, key, lambda: perturbation)
+    return perturbation.noise, perturbation.size, centers
 
 
 def check_precision(precision: str | None) -> None:

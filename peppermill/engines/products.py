@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from peppermill.engines import packed
 
 WIDE = 64  # outputs of a layer from which on a CPU has its weights rather transposed
+NARROW = 16  # outputs of a layer below which it rather takes many rows at once
 
 
 class Product(NamedTuple):
@@ -104,6 +105,8 @@ def _linear_of_each(inputs: Tensor, weight: Tensor, biases: Tensor | None, how: 
     """[m, ..., in] and [m, out, in] -> [m, ..., out]."""
     members, width, rows = len(weight), weight.shape[1], inputs.numel() // (len(weight) * weight.shape[2])
     together = inputs.movedim(0, -2)
+    if how.packs and rows >= packed.ENOUGH_ROWS and width < NARROW:
+        return _narrow(inputs, weight, biases, activation)
     if how.packs and together.is_contiguous() and rows >= packed.ENOUGH_ROWS:
         biases = weight.new_zeros(members, width) if biases is None else biases
         found = packed.linear_of_each(together.flatten(0, -3), weight, biases, activation)
@@ -114,6 +117,15 @@ def _linear_of_each(inputs: Tensor, weight: Tensor, biases: Tensor | None, how: 
     outputs = torch.bmm(flat, turned) if biases is None else torch.baddbmm(biases[:, None], flat, turned)
     outputs = outputs.relu_() if activation == "relu" else outputs
     return outputs if inputs.ndim == 3 else outputs.view(*inputs.shape[:-1], width)
+
+
+def _narrow(inputs: Tensor, weight: Tensor, biases: Tensor | None, activation: str) -> Tensor:
+    """The same, made as [m, out, rows]: many rows at once, and not the few outputs."""
+    turned = inputs.flatten(1, -2).transpose(1, 2)
+    outputs = torch.bmm(weight, turned) if biases is None else torch.baddbmm(biases[:, :, None], weight, turned)
+    outputs = outputs.relu_() if activation == "relu" else outputs
+    outputs = outputs.transpose(1, 2)
+    return outputs if inputs.ndim == 3 else outputs.reshape(*inputs.shape[:-1], -1)
 
 
 def _convolution_of_each(

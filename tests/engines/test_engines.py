@@ -298,6 +298,16 @@ def test_products_with_packed_weights_are_those_of_copied_networks(hidden, count
         torch.testing.assert_close(found, copied_outputs(model, perturbation, sigma, inputs), rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.parametrize("outputs", [1, 15, 16])
+def test_narrow_layers_on_tokens_are_those_of_copied_networks(outputs):
+    """Inputs [batch, tokens, features], a narrow layer in the middle and one at the end."""
+    layers = nn.Linear(6, 20), nn.ReLU(), nn.Linear(20, outputs), nn.ReLU(), nn.Linear(outputs, 3, bias=False)
+    model = networks.seeded(lambda: nn.Sequential(*layers))
+    inputs, perturbation = networks.items(4, (5, 6))[0], perturbation_of(model, size=6)
+    found = outputs_of(Vmap(), model, perturbation, 0.1, inputs)
+    torch.testing.assert_close(found, copied_outputs(model, perturbation, 0.1, inputs), rtol=1e-4, atol=1e-5)
+
+
 def test_without_the_operations_of_onednn_products_are_torchs_own(monkeypatch):
     model = with_statistics(networks.seeded(lambda: mlp_with_norms(784, 200)))
     inputs, perturbation = networks.items(9, (784,))[0], perturbation_of(model, size=10)
@@ -399,6 +409,32 @@ def test_weights_are_made_once_for_many_predictions(name, mlp, data, monkeypatch
     assert once == 2 * 2  # two pairs, two weights
     assert len(drawn) == once
     assert torch.equal(again, first)
+
+
+@pytest.mark.parametrize("name", ["loop", "joined", "vmap", "auto"])
+@pytest.mark.parametrize("first", ["a batch", "all items"])
+def test_a_batch_and_a_pass_over_data_share_the_members(first, name, mlp, data, monkeypatch):
+    """Whichever comes first draws the noise of two pairs for two weights; the other draws nothing."""
+    drawn = []
+    draw = Noise.draw
+    monkeypatch.setattr(Noise, "draw", lambda self, *args: drawn.append(args[:2]) or draw(self, *args))
+    pep = _ensemble(mlp).with_engine(name)
+    drawn.clear()
+    ways = [lambda: pep(data[0]).double(), lambda: pep.predict_items(data).log_probs]
+    with torch.no_grad():
+        found = [way() for way in (ways if first == "a batch" else reversed(ways))]
+    torch.testing.assert_close(*found, rtol=0, atol=1e-5)
+    assert len(drawn) == 2 * 2
+
+
+def test_other_members_of_one_network_are_not_taken_for_these(mlp, data):
+    """Other noise, another size, other parameters, in turns through one engine: each is what a new engine gives."""
+    engine, one = Vmap(), perturbation_of(mlp)
+    others = [perturbation_of(mlp, seed=1), perturbation_of(mlp, size=6), perturbation_of(mlp, "last_layer")]
+    for other in others:
+        for perturbation in (one, other, one):
+            found = outputs_of(engine, mlp, perturbation, 0.3, data[0])
+            assert torch.equal(found, outputs_of(Vmap(), mlp, perturbation, 0.3, data[0]))
 
 
 def test_members_that_do_not_fit_are_made_one_at_a_time(mlp, data, monkeypatch):

@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from peppermill.engines import joining
 from peppermill.engines.capture import Recording
 from peppermill.engines.graphs import Graphs
 from peppermill.engines.joined import MOST_KINDS, Joined
-from peppermill.engines.joining import convolution_relu, convolution_sum_relu, join, plain_convolution
+from peppermill.engines.joining import channels_last, convolution_relu, convolution_sum_relu, join, plain_convolution
 from peppermill.engines.loop import Loop, member_predictions
 from peppermill.engines.members import members_of
 from peppermill.engines.recorded import record
@@ -203,6 +204,31 @@ def test_hooks_are_called_for_every_member() -> None:
         member_predictions(members_of(model, perturbation, 0.05), Categorical(), (images,), {}, engine)
     assert len(called) == 8
     assert engine.report == "loop, because the network has hooks, which may do more than compute"
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3])
+def test_channels_come_last_however_many_there_are(channels: int) -> None:
+    """Of one channel both orders are the same in memory, and torch takes the usual one unless strides say otherwise."""
+    images = torch.randn(2, channels, 4, 5)
+    found = channels_last(images)
+    assert torch.equal(found, images)
+    assert found.stride() == (20 * channels, 1, 5 * channels, channels)
+    assert F.conv2d(found, channels_last(torch.randn(6, channels, 3, 3))).stride()[1] == 1
+
+
+@pytest.mark.parametrize("size", [1, 3])
+@torch.no_grad()
+def test_gray_images_run_joined_with_channels_last(size: int) -> None:
+    """Convolution, ReLU, norm and pooling as in the paper's networks, then a flattening in the order of channels."""
+    layers = nn.Conv2d(1, 4, 3), nn.ReLU(), nn.BatchNorm2d(4), nn.Conv2d(4, 5, 3), nn.ReLU(), nn.MaxPool2d(2)
+    model = nn.Sequential(*layers, nn.Flatten(), nn.Linear(5 * 4 * 4, 3)).eval()
+    members = members_of(model, Perturbation(select(model, "kernels"), Noise(), 4), 0.1)
+    images, engine = torch.randn(size, 1, 12, 12), Joined()
+    found, expected = (member_predictions(members, Categorical(), (images,), {}, one) for one in (engine, Loop()))
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    assert engine.report == "joined"
+    (known,) = engine.kept.store(members).prepared["joined"].values()
+    assert known.form is channels_last
 
 
 @torch.no_grad()

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from peppermill.data import Batches, call, output_tensor
-from peppermill.engines.loop import Loop, member_predictions, refuse_training_mode, run_members
+from peppermill.engines.kept import Kept
+from peppermill.engines.loop import Loop, averaged, member_predictions, refuse_training_mode, run_members
 from peppermill.engines.members import members_of
 from peppermill.likelihood import Bernoulli, Categorical, Gaussian
 from peppermill.noise import Noise
@@ -260,3 +261,33 @@ def test_an_exception_in_the_middle_leaves_the_network_untouched(data, error, ca
     with pytest.raises(type(error)):
         run(model, data, 0.7, batch_size=8)
     networks.assert_untouched(model, before)
+
+
+class Given:
+    """An engine whose members give these outputs, [m, batch, K]."""
+
+    name, precision, report = "given", None, "given"
+
+    def __init__(self, outputs):
+        self.outputs, self.kept = outputs, Kept()
+
+    def groups(self, members, args, kwargs, keep=False):
+        yield lambda args, kwargs: self.outputs
+
+
+@pytest.mark.parametrize("classes", [2, 15, 16, 40])
+@pytest.mark.parametrize("batch", [1, 7])
+@pytest.mark.parametrize("order", [(0, 1, 2), (1, 0, 2), (0, 2, 1), (2, 0, 1)])
+def test_a_prediction_does_not_depend_on_how_outputs_lie_in_memory(order, batch, classes, mlp):
+    """In 0, 1, 2 they lie as members, items, classes; by the formula, in float64."""
+    outputs = torch.randn(10, batch, classes, generator=torch.Generator().manual_seed(0))
+    back = [order.index(k) for k in range(3)]
+    laid = outputs.permute(order).contiguous().permute(back)
+    members = members_of(mlp, perturbation_of(mlp, size=10), 0.1)
+    found = member_predictions(members, Categorical(), (), {}, Given(laid))
+    expected = outputs.double() - outputs.double().exp().sum(dim=2, keepdim=True).log()
+    assert found.shape == outputs.shape
+    torch.testing.assert_close(found.double(), expected, rtol=0, atol=1e-5)
+    mean = averaged(Categorical(), found)
+    torch.testing.assert_close(mean.double(), expected.exp().mean(dim=0).log(), rtol=0, atol=1e-5)
+    assert mean.is_contiguous()
