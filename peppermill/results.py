@@ -86,10 +86,16 @@ def provenance(seed: int, network: nn.Module | None = None) -> dict[str, Any]:
         "hardware": hardware(),
         "seed": seed,
         "commit": _commit(),
-        "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "command": _command(sys.argv),
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "fingerprint": asdict(fingerprint(network)) if network is not None else None,
     }
+
+
+def _command(words: list[str]) -> str:
+    """What was typed; of a path of this machine alone only the name."""
+    program = "peppermill" if Path(words[0]).name == "__main__.py" else Path(words[0]).name
+    return " ".join([program, *(Path(word).name if Path(word).is_absolute() else word for word in words[1:])])
 
 
 def hardware() -> dict[str, Any]:

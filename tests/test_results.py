@@ -118,6 +118,20 @@ def test_the_command_is_the_line_that_was_typed(monkeypatch):
     assert provenance(0)["command"] == "peppermill demo --size 4"
 
 
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["/usr/lib/python3/peppermill/__main__.py", "paper", "ood"], "peppermill paper ood"),
+        (["benchmarks/tuning.py", "--out", "/home/me/out", "mnist-mlp"], "tuning.py --out out mnist-mlp"),
+        (["peppermill", "fit", "a:b", "npz:x.npz", "--out", "results/pep.json"],
+         "peppermill fit a:b npz:x.npz --out results/pep.json"),
+    ],
+)  # fmt: skip
+def test_the_command_shows_no_folder_of_this_machine(monkeypatch, words, expected):
+    monkeypatch.setattr("sys.argv", words)
+    assert provenance(0)["command"] == expected
+
+
 def test_the_commit_is_that_of_the_checkout():
     here = Path(pm.__file__).resolve().parent
     asked = subprocess.run(["git", "-C", str(here), "rev-parse", "HEAD"], capture_output=True, text=True, check=False)

@@ -104,7 +104,7 @@ def noise_command(
 @app.command("ood", epilog="peppermill paper ood --device cuda --precision bfloat16")
 @plain_errors
 def ood_command(
-    epochs: Annotated[int, typer.Option(help="Epochs of training.")] = 60,
+    epochs: Annotated[int, typer.Option(help="Epochs of training.")] = 30,
     device: experiments.Device = "cpu",
     data: experiments.DataFolder = None,
     out: experiments.Out = experiments.OUT,

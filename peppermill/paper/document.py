@@ -13,6 +13,7 @@ import numpy as np
 import peppermill as pm
 from peppermill.files import read_json, write_atomically
 from peppermill.paper import drawings, figure1, figure2, figure3, noise_laws, ood, swa, table2, tables, texts
+from peppermill.paper.endings import endings
 from peppermill.paper.explanations import EXPLANATIONS
 from peppermill.paper.printed import COLUMNS, inside_as_printed, printed
 from peppermill.paper.result import where
@@ -44,7 +45,7 @@ def main(settings: Settings) -> str:
     sections = [
         texts.OPENING,
         _section("Table 1", table1_section(settings.results, partial(_picture, settings)), COMMAND),
-        _section("Table 2", _table2(settings), "peppermill paper table2 --models 25 --device cuda"),
+        _section("Table 2", _table2(settings), "peppermill paper table2 --models 25 --device cuda --compiled"),
         _section("SWA", _swa(settings), "peppermill paper swa --device cuda"),
         _section("Figure 1", _figure1(settings), "peppermill paper figure1 --device cuda"),
         _section("Figure 2", _figure2(settings), "peppermill paper figure2 --device cuda"),
@@ -73,7 +74,7 @@ def _table2(settings: Settings) -> list[str] | None:
     lines = [_counted(rows), "", f"The schedule of the SWA column is {schedules}; see below.", ""]
     for score, title in tables.SCORES.items():
         lines += [f"### {title}", "", *tables.paper_table(rows, score), ""]
-    lines += ["### Cells that differ", "", *_outside(rows), ""]
+    lines += ["### Cells that differ", "", *_outside(rows), "", *_endings(rows)]
     lines += ["### The order that the paper reports", "", *tables.orderings(rows), ""]
     lines += ["### Our columns", "", texts.OURS, ""]
     for score, title in tables.SCORES.items():
@@ -102,10 +103,17 @@ def _outside(rows: tables.Rows) -> list[str]:
     for score, row, column in outside:
         ours, theirs = tables.cell(rows[row], column, score)[0], printed(score, row, column)
         equal = "equal once rounded as printed" if inside_as_printed(ours, theirs) else ""
-        why = EXPLANATIONS.get((score, row, column)) or equal or ("see SWA below" if column == "swa" else "")
+        why = equal or ("see SWA below" if column == "swa" else EXPLANATIONS.get(row, ""))
         names = f"{tables.SCORES[score]} | {rows[row]['title']} | {tables.TITLES[column]}"
         lines.append(f"| {names} | {ours:.4f} | {theirs[0]:.3f} ± {theirs[1]:.2f} | {why} |")
     return lines
+
+
+def _endings(rows: tables.Rows) -> list[str]:
+    """How training ended, in the rows that have cells outside for that reason."""
+    outside, _, _ = tables.agreement(rows, WITHOUT_SWA)
+    concerned = [name for name in dict.fromkeys(row for _, row, _ in outside) if name in EXPLANATIONS]
+    return [line for name in concerned for line in (texts.ENDINGS, "", *endings(name, rows[name]), "")]
 
 
 def _times(rows: tables.Rows) -> list[str]:

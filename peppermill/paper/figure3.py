@@ -7,7 +7,7 @@ less that of its ensemble. The authors dropped points with negative overfitting 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -109,12 +109,20 @@ def spearman(first: Sequence[float], second: Sequence[float], seed: int = 0) -> 
 
 
 def _experiment(name: str, settings: Settings) -> dict[str, Any]:
+    """Train, and look at all networks after each epoch; both are kept, so that a killed run goes on."""
     row = row_named(name)
     data = row_data(row, settings.data, settings.machine.device, settings.validation)
-    kept: list[State] = []
+    weights = settings.folder / f"figure3-{name}.safetensors"
 
-    def watch(epoch: int, state: State) -> None:
-        kept.append({key: value.detach().clone() for key, value in state.items()})
+    def look(epoch: int, state: State) -> None:
+        seen(epoch, lambda: {"networks": _after_epoch(epoch, state, row, data, settings)})
+
+    def seen(epoch: int, compute: Callable[[], dict[str, Any]]) -> list[list[float]]:
+        found: list[list[float]] = kept_stage(settings, f"figure3-{name}-{epoch}", compute, row)["networks"]
+        return found
+
+    def lost() -> dict[str, Any]:
+        raise ValueError(f"what was seen after an epoch before is gone: delete {weights} too, and run again.")
 
     trained = train_together(
         row.build(),
@@ -123,14 +131,15 @@ def _experiment(name: str, settings: Settings) -> dict[str, Any]:
         settings.seeds,
         Schedule((row.learning_rate,) * settings.epochs),
         settings.machine,
-        watch=watch,
+        checkpoint=weights,
+        settings={"row": name},
+        watch=look,
         say=lambda text: settings.say(f"Figure 3, {row.title}: {text}"),
     )
-    epochs = [_after_epoch(k + 1, state, row, data, settings) for k, state in enumerate(kept)]
     points = [
-        asdict(Point(seed, k + 1, float(trained.losses[k, s]), *found[s]))
-        for k, found in enumerate(epochs)
-        for s, seed in enumerate(settings.seeds)
+        asdict(Point(seed, epoch, float(trained.losses[epoch - 1, s]), *found))
+        for epoch in range(1, settings.epochs + 1)
+        for s, (seed, found) in enumerate(zip(settings.seeds, seen(epoch, lost), strict=True))
     ]
     return {"title": row.title, "points": points}
 

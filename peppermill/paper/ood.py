@@ -43,7 +43,7 @@ class Settings:
     seed: int = 17
     depth: int = 28  # Section 3.2
     width: int = 10  # Section 3.2
-    epochs: int = 60  # the rate falls along a cosine, so fewer than the 200 of Zagoruyko and Komodakis are enough
+    epochs: int = 30  # the rate falls along a cosine, so fewer than the 200 of Zagoruyko and Komodakis are enough
     batch_size: int = 128  # Zagoruyko and Komodakis
     learning_rate: float = 0.1  # Zagoruyko and Komodakis
     momentum: float = 0.9  # Zagoruyko and Komodakis

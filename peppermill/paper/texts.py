@@ -38,6 +38,11 @@ The divergence is that of the predictive entropies of test images from the five 
 classes. The paper does not say how it estimated its divergence, so the two columns need not be on one scale;
 AUROC and FPR95 use the entropy as the score."""
 
+ENDINGS = """\
+Once the training loss is near zero, Adam divides small gradients by their own small size, and now and then a step
+throws a network back by some epochs. Which networks have just been thrown back when training stops is chance. Those
+that have are worse by every score; the printed means lie between the two kinds."""
+
 CELLS = """\
 In each cell: ours, mean ± population standard deviation over the models (deep ensembles: over draws); below it the
 printed one; ✗ where they differ by more."""

@@ -13,6 +13,7 @@ from scipy import stats
 
 from peppermill.paper import document, figure1, figure2, figure3, noise_laws, ood, swa, table2, tables
 from peppermill.paper.columns import METHODS
+from peppermill.paper.endings import endings
 from peppermill.paper.printed import COLUMNS, inside, inside_as_printed, printed
 from peppermill.paper.rows import ROWS
 from peppermill.paper.work import Settings, tiny
@@ -105,3 +106,18 @@ def test_every_section_is_written_from_real_results(data_folder: Path, tmp_path:
     for figure in ("figure1", "figure2-reliability", "figure2-corrected", "figure3"):
         assert f"figures/paper-{figure}.svg" in page
         assert (tmp_path / "docs" / "figures" / f"paper-{figure}.svg").read_text().lstrip().startswith("<?xml")
+
+
+def test_how_training_ended_is_told_for_networks_that_fall_and_those_that_jumped() -> None:
+    """By hand: the first and the last network have their lowest loss in the last epoch."""
+    scores = {"nll": [0.01, 0.04, 0.03], "brier": [0.1, 0.4, 0.3], "error": [0.001, 0.004, 0.003], "ece": [0.0] * 3}
+    row = {
+        "title": "MNIST (CNN)",
+        "training": {"training": [[0.5, 0.5, 0.5], [0.3, 0.1, 0.2], [0.2, 0.4, 0.2]]},
+        "columns": {name: {"scores": scores} for name in ("baseline", "pep", "temperature")},
+    }
+    first, *_ = lines = endings("mnist-cnn", row)
+    assert first.startswith("MNIST (CNN): 2 of 3 networks had their lowest training loss in the last epoch (mean 0.20")
+    # the standard error of 1, 4, 3 is their standard deviation, sqrt(7/3), over sqrt(3)
+    assert "| NLL | Baseline | 0.0200 | 0.0400 | 0.0267 ± 0.0088 | 0.036 |" in lines
+    assert "| Error % | PEP | 0.200 | 0.400 | 0.267 ± 0.088 | 0.990 |" in lines

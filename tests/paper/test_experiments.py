@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from peppermill.paper import figure1, figure2, figure3, noise_laws, ood
+from peppermill.paper import figure1, figure2, figure3, noise_laws, ood, training
 from peppermill.paper.work import Settings, tiny
 
 pytestmark = pytest.mark.filterwarnings("ignore::peppermill.PepWarning")  # on so few items noise may not help
@@ -47,6 +47,31 @@ def test_figure_3_keeps_every_point_of_every_epoch(data_folder: Path, tmp_path: 
     assert [(p["seed"], p["epoch"]) for p in found["points"]] == [(s, e) for e in (1, 2) for s in (17, 18, 19)]
     again = figure3.main(asked)["experiments"]["mnist-mlp"]
     assert again == found
+
+
+def test_figure_3_killed_while_it_looks_goes_on_there(
+    data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training, "PATIENCE", -1.0)  # a checkpoint after every epoch
+    whole = figure3.main(settings(data_folder, tmp_path / "whole", rows=("mnist-mlp",), epochs=4))
+    look, looked = figure3._after_epoch, list[int]()
+
+    def killed(epoch: int, *arguments: Any) -> Any:
+        looked.append(epoch)
+        if looked == [1, 2, 3]:
+            raise KeyboardInterrupt
+        return look(epoch, *arguments)
+
+    monkeypatch.setattr(figure3, "_after_epoch", killed)
+    asked = settings(data_folder, tmp_path / "killed", rows=("mnist-mlp",), epochs=4)
+    with pytest.raises(KeyboardInterrupt):
+        figure3.main(asked)
+    assert figure3.main(asked)["experiments"] == whole["experiments"]
+    assert looked == [1, 2, 3, 3, 4]
+    for gone in (asked.folder / "figure3-mnist-mlp.json", asked.folder / "figure3-mnist-mlp-2.json"):
+        gone.unlink()
+    with pytest.raises(ValueError, match=r"is gone: delete .*figure3-mnist-mlp\.safetensors too, and run again"):
+        figure3.main(asked)
 
 
 def test_the_correlation_is_that_of_scipy_and_its_interval_holds_it() -> None:
