@@ -56,61 +56,52 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     cuda = arguments.device.startswith("cuda")
-    rows = (on_gpu if cuda else on_cpu)(arguments)
-    content: dict[str, Any] = {"size": SIZE, "rounds": arguments.rounds, "rows": rows, "provenance": provenance(0)}
     path = arguments.out / f"engines-{'gpu' if cuda else 'cpu'}.json"
-    content["rows"] = [*_kept(path, {row["network"] for row in rows}), *rows]
-    write_atomically(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
+    for name in arguments.networks.split(",") if arguments.networks else ON_GPU if cuda else ON_CPU:
+        rows = (on_gpu if cuda else on_cpu)(name, arguments)
+        content: dict[str, Any] = {"size": SIZE, "rounds": arguments.rounds, "rows": [*_kept(path, name), *rows]}
+        write_atomically(path, json.dumps(content | {"provenance": provenance(0)}, indent=1, allow_nan=False) + "\n")
     print(f"wrote {path.name}")
 
 
-def _kept(path: Path, measured: set[str]) -> list[dict[str, Any]]:
-    """The rows of networks that were not measured this time."""
+def _kept(path: Path, measured: str) -> list[dict[str, Any]]:
+    """The rows of other networks, measured before."""
     known = json.loads(path.read_text())["rows"] if path.exists() else []
-    return [row for row in known if row["network"] not in measured]
+    return [row for row in known if row["network"] != measured]
 
 
-def on_cpu(arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """Every network at every batch: the time of each engine, in units of ten plain passes."""
+def on_cpu(name: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """A network at every batch: the time of each engine, in units of ten plain passes."""
     rows = []
-    for name in arguments.networks.split(",") if arguments.networks else ON_CPU:
-        build, shape = ON_CPU[name]
-        model = build()
-        for batch in map(int, arguments.batches.split(",")):
-            inputs = torch.rand(batch, *shape)
-            rivals = {engine: ensemble(model, inputs, engine) for engine in ("loop", "joined", "vmap", "auto")}
-            ratios, plain = against(plain_passes(model, inputs), rivals, arguments.rounds)
-            best = min(value for engine, value in ratios.items() if engine != "auto")
-            rows.append(
-                {
-                    "network": name,
-                    "batch": batch,
-                    "plain_us": 1e6 * plain,
-                    **ratios,
-                    "auto_to_best": ratios["auto"] / best,
-                }
-            )
-            print(f"{name} {batch}: " + ", ".join(f"{k} {v:.2f}" for k, v in ratios.items()), flush=True)
+    build, shape = ON_CPU[name]
+    model = build()
+    for batch in map(int, arguments.batches.split(",")):
+        inputs = torch.rand(batch, *shape)
+        rivals = {engine: ensemble(model, inputs, engine) for engine in ("loop", "joined", "vmap", "auto")}
+        ratios, plain = against(plain_passes(model, inputs), rivals, arguments.rounds)
+        best = min(value for engine, value in ratios.items() if engine != "auto")
+        measured = {"plain_us": 1e6 * plain, **ratios, "auto_to_best": ratios["auto"] / best}
+        rows.append({"network": name, "batch": batch, **measured})
+        print(f"{name} {batch}: " + ", ".join(f"{k} {v:.2f}" for k, v in ratios.items()), flush=True)
     return rows
 
 
-def on_gpu(arguments: argparse.Namespace) -> list[dict[str, Any]]:
+def on_gpu(name: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """Batches of 256 against ten plain passes, in both precisions; batches of 1 against one pass, eager and graphed."""
     import torchvision
 
     rows = []
-    for name in arguments.networks.split(",") if arguments.networks else ON_GPU:
-        torch.manual_seed(0)
-        model = getattr(torchvision.models, name)().eval().to(arguments.device)
-        for precision in (None, "bfloat16"):
-            inputs = torch.randn(256, 3, 224, 224, device=arguments.device)
-            rivals = {engine: ensemble(model, inputs, engine, precision) for engine in ("loop", "joined", "auto")}
-            ratios, plain = against(plain_passes(model, inputs, precision), rivals, arguments.rounds)
-            rows.append({"network": name, "batch": 256, "precision": precision, "plain_us": 1e6 * plain, **ratios})
-            print(rows[-1], flush=True)
-        if name != "vgg16":
-            rows.append({"network": name, "batch": 1, "precision": None, **latency(model, arguments)})
-            print(rows[-1], flush=True)
+    torch.manual_seed(0)
+    model = getattr(torchvision.models, name)().eval().to(arguments.device)
+    if name != "vgg16":
+        rows.append({"network": name, "batch": 1, "precision": None, **latency(model, arguments)})
+        print(rows[-1], flush=True)
+    inputs = torch.randn(256, 3, 224, 224, device=arguments.device)
+    for precision in (None, "bfloat16"):
+        rivals = {engine: ensemble(model, inputs, engine, precision) for engine in ("loop", "auto")}
+        ratios, plain = against(plain_passes(model, inputs, precision), rivals, arguments.rounds)
+        rows.append({"network": name, "batch": 256, "precision": precision, "plain_us": 1e6 * plain, **ratios})
+        print(rows[-1], flush=True)
     return rows
 
 
@@ -119,7 +110,7 @@ def latency(model: nn.Module, arguments: argparse.Namespace) -> dict[str, float]
     inputs = torch.randn(1, 3, 224, 224, device=arguments.device)
     outputs: dict[str, float] = {}
     for base, one in (("eager", plain_passes(model, inputs, count=1)), ("graphed", graphed_pass(model, inputs))):
-        rivals = {engine: ensemble(model, inputs, engine) for engine in ("loop", "graphs", "auto")}
+        rivals = {engine: ensemble(model, inputs, engine) for engine in ("graphs", "auto")}
         ratios, plain = against(one, rivals, 5 * arguments.rounds)
         outputs |= {f"{base}_us": 1e6 * plain} | {f"{engine}_to_{base}": value for engine, value in ratios.items()}
     return outputs

@@ -24,6 +24,7 @@ State = dict[str, Tensor]
 Masks = Callable[[str, tuple[int, ...]], Tensor]
 
 FEW_INPUTS = 4  # channels of a group; a GPU multiplies four numbers at a time
+WIDE_GROUP = 16  # channels from which on a group runs alone
 
 
 class Convolution(NamedTuple):
@@ -88,7 +89,7 @@ def apply_layer(
 ) -> Tensor:
     """One layer of all networks."""
     if isinstance(layer, nn.Conv2d):
-        return F.conv2d(*convolution(layer, state[f"{name}.weight"], state[f"{name}.bias"], value))
+        return _convolved(convolution(layer, state[f"{name}.weight"], state[f"{name}.bias"], value))
     if isinstance(layer, nn.Linear):
         return _dense(state[f"{name}.weight"], state[f"{name}.bias"], value)
     if isinstance(layer, (nn.BatchNorm1d, nn.BatchNorm2d)):
@@ -114,6 +115,20 @@ def convolution(layer: nn.Conv2d, weight: Tensor, bias: Tensor, value: Tensor) -
     kernels = block_diagonal(weight) if mixed else weight.flatten(0, 1)
     padding, groups = (int(layer.padding[0]), int(layer.padding[1])), 1 if shared or mixed else count
     return Convolution(_form(flat), _form(kernels), bias.flatten(), (1, 1), padding, (1, 1), groups)
+
+
+def _convolved(given: Convolution) -> Tensor:
+    """Where groups are wide, a GPU has better kernels for each of them alone than for all."""
+    alone = given.images.is_cuda and given.groups > 1 and given.kernels.shape[1] >= WIDE_GROUP
+    return group_by_group(given) if alone else F.conv2d(*given)
+
+
+def group_by_group(given: Convolution) -> Tensor:
+    """The same convolution, one group after another."""
+    images, kernels, bias = given.images.chunk(given.groups, 1), given.kernels.chunk(given.groups), given.bias
+    each = zip(images, kernels, bias.chunk(given.groups), strict=True)
+    settings = (given.stride, given.padding, given.dilation)
+    return torch.cat([F.conv2d(_form(seen), kernel, own, *settings) for seen, kernel, own in each], dim=1)
 
 
 def block_diagonal(weight: Tensor) -> Tensor:
