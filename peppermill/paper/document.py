@@ -16,7 +16,7 @@ from peppermill.paper import drawings, figure1, figure2, figure3, noise_laws, oo
 from peppermill.paper.endings import endings
 from peppermill.paper.explanations import EXPLANATIONS
 from peppermill.paper.printed import COLUMNS, inside_as_printed, printed
-from peppermill.paper.result import where
+from peppermill.paper.result import typed, where
 from peppermill.paper.rows import ROWS
 from peppermill.paper.table1_page import COMMAND, table1_section
 from peppermill.sources.datasets import images
@@ -46,18 +46,24 @@ def main(settings: Settings) -> str:
         texts.OPENING,
         _section("Table 1", table1_section(settings.results, partial(_picture, settings)), COMMAND),
         _section("Table 2", _table2(settings), "peppermill paper table2 --models 25 --device cuda --compiled"),
-        _section("SWA", _swa(settings), "peppermill paper swa --device cuda"),
-        _section("Figure 1", _figure1(settings), "peppermill paper figure1 --device cuda"),
-        _section("Figure 2", _figure2(settings), "peppermill paper figure2 --device cuda"),
-        _section("Figure 3", _figure3(settings), "peppermill paper figure3 --device cuda"),
-        _section("Other noise", _noise(settings), "peppermill paper noise --device cuda"),
-        _section("Out of distribution", _ood(settings), "peppermill paper ood --device cuda"),
+        _section("SWA", _swa(settings), _command(settings, "swa", swa)),
+        _section("Figure 1", _figure1(settings), _command(settings, "figure1", figure1)),
+        _section("Figure 2", _figure2(settings), _command(settings, "figure2", figure2)),
+        _section("Figure 3", _figure3(settings), _command(settings, "figure3", figure3)),
+        _section("Other noise", _noise(settings), _command(settings, "noise", noise_laws)),
+        _section("Out of distribution", _ood(settings), _command(settings, "ood", ood)),
         texts.SETTINGS,
     ]
     page = "\n\n".join(sections) + "\n"
     write_atomically(settings.page, page)
     settings.say(f"wrote {settings.page}")
     return page
+
+
+def _command(settings: Settings, name: str, module: Any) -> str:
+    """The command that made a result, or would make it."""
+    found = _read(settings, name, module)
+    return typed(found) if found else f"peppermill paper {name} --device cuda"
 
 
 def _section(title: str, body: list[str] | None, command: str) -> str:

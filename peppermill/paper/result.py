@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from peppermill.files import write_atomically
+
+FOLDERS = {"--data", "--out", "--checkpoints"}
 
 
 def write_result(path: Path, content: Mapping[str, Any]) -> None:
@@ -20,3 +23,9 @@ def where(content: Mapping[str, Any]) -> str:
     made = content["provenance"]
     place = made["hardware"].get("gpu") or f"{made['hardware']['processor']}, {made['hardware']['cores']} cores"
     return f"({place}; torch {made['versions']['torch']}; {made['time'][:10]}.)"
+
+
+def typed(content: Mapping[str, Any]) -> str:
+    """The command that made a result, without the folders that it read and wrote."""
+    words: list[str] = content["provenance"]["command"].split()
+    return " ".join(word for before, word in pairwise(["", *words]) if not {before, word} & FOLDERS)

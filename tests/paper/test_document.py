@@ -15,6 +15,7 @@ from peppermill.paper import document, figure1, figure2, figure3, noise_laws, oo
 from peppermill.paper.columns import METHODS
 from peppermill.paper.endings import endings
 from peppermill.paper.printed import COLUMNS, inside, inside_as_printed, printed
+from peppermill.paper.result import typed
 from peppermill.paper.rows import ROWS
 from peppermill.paper.work import Settings, tiny
 
@@ -121,3 +122,8 @@ def test_how_training_ended_is_told_for_networks_that_fall_and_those_that_jumped
     # the standard error of 1, 4, 3 is their standard deviation, sqrt(7/3), over sqrt(3)
     assert "| NLL | Baseline | 0.0200 | 0.0400 | 0.0267 ± 0.0088 | 0.036 |" in lines
     assert "| Error % | PEP | 0.200 | 0.400 | 0.267 ± 0.088 | 0.990 |" in lines
+
+
+def test_the_page_shows_the_command_without_its_folders() -> None:
+    command = "peppermill paper ood --epochs 30 --data here --device cuda --out there --checkpoints .local"
+    assert typed({"provenance": {"command": command}}) == "peppermill paper ood --epochs 30 --device cuda"
