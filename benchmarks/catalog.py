@@ -18,6 +18,7 @@ BENCHMARKS: dict[str, dict[str, tuple[str, ...]]] = {
     "antithetic": {"cpu": ()},
     "decoding": {"cpu": ()},
     "training_together": {"cuda": ("--device", "cuda")},
+    "table2_row": {},  # it takes long: by its own command alone
     "curvature": {"cpu": (), "cuda": ("--device", "cuda", "--name", "curvature-cuda")},
     "kinks": {"cpu": ()},
     "item_effects": {"cpu": ()},
