@@ -76,8 +76,7 @@ def _table2(settings: Settings) -> list[str] | None:
     rows = {name: row for name, row in found.items() if row is not None}
     if not rows:
         return None
-    schedules = ", ".join(sorted({f"`{row['settings']['swa']}`" for row in rows.values()}))
-    lines = [_counted(rows), "", f"The schedule of the SWA column is {schedules}; see below.", ""]
+    lines = [_counted(rows), "", f"{texts.SWA_COLUMN} {_schedules(rows)}", ""]
     for score, title in tables.SCORES.items():
         lines += [f"### {title}", "", *tables.paper_table(rows, score), ""]
     lines += ["### Cells that differ", "", *_outside(rows), "", *_endings(rows)]
@@ -88,6 +87,14 @@ def _table2(settings: Settings) -> list[str] | None:
     lines += ["### The joint method, paired over models", "", texts.JOINT, "", *tables.joint_differences(rows), ""]
     lines += ["### What was fitted", "", *tables.fitted(rows), "", *_times(rows)]
     return lines
+
+
+def _schedules(rows: tables.Rows) -> str:
+    """Which schedule of SWA each row has."""
+    found: dict[str, list[str]] = {}
+    for row in rows.values():
+        found.setdefault(row["settings"]["swa"], []).append(row["title"])
+    return "Here: " + "; ".join(f"`{schedule}` in {', '.join(titles)}" for schedule, titles in found.items()) + "."
 
 
 def _counted(rows: tables.Rows) -> str:

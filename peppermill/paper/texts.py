@@ -38,6 +38,12 @@ The divergence is that of the predictive entropies of test images from the five 
 classes. The paper does not say how it estimated its divergence, so the two columns need not be on one scale;
 AUROC and FPR95 use the entropy as the score."""
 
+SWA_COLUMN = """\
+The paper gives no schedule of SWA. Of those that were tried `sgd:first=0.1,swa=0.01` comes nearest to the printed
+column: the rule of Izmailov et al., with SGD in place of Adam, at 0.1 until epoch 5, then in a line to 0.01 by epoch 9;
+the weights after epochs 11 to 15 are averaged, and batch-norm statistics computed anew. Averages of Adam's own epochs
+stay far from it on CIFAR."""
+
 ENDINGS = """\
 Once the training loss is near zero, Adam divides small gradients by their own small size, and now and then a step
 throws a network back by some epochs. Which networks have just been thrown back when training stops is chance. Those
