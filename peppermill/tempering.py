@@ -40,7 +40,7 @@ def best_temperature(
     items = _Items(log_probs, labels)
 
     def jets(log_temperatures: Sequence[float]) -> list[Jet]:
-        found = totals(torch.stack([row for x in log_temperatures for row in items.jets(x)]))
+        found = totals(items.jets(log_temperatures))
         return list(zip(found[::3], found[1::3], found[2::3], strict=True))
 
     log_temperature, value = climb(jets, _grid(), TOLERANCE)
@@ -70,20 +70,26 @@ class _Items:
         self.z = (log_probs - largest[:, None]).clamp_(min=FLOOR)
         self.z_of_label = self.log_likelihoods - largest
 
-    def jets(self, log_temperature: float) -> tuple[Tensor, Tensor, Tensor]:
-        """ln p_y at this T, [N], and its first two derivatives by ln T.
+    def jets(self, log_temperatures: Sequence[float]) -> Tensor:
+        """Three rows for each T, [3 k, N]: a GPU computes all at once, a CPU one T after another in its cache."""
+        together = [log_temperatures] if self.z.is_cuda else [[x] for x in log_temperatures]
+        return torch.cat([self._jets(part) for part in together])
+
+    def _jets(self, log_temperatures: Sequence[float]) -> Tensor:
+        """ln p_y at each T and its first two derivatives by ln T.
 
         With powers w = p^(1/T), ln p_y = z_y / T - ln sum w; the first is (E[z] - z_y) / T, the second its negative
         less Var[z] / T^2.
         """
-        inverse = math.exp(-log_temperature)
-        powers = self.z.mul(inverse).exp_()
-        total = powers.sum(dim=1)
-        mean = powers.mul_(self.z).sum(dim=1).div_(total)
-        variances = powers.mul_(self.z).sum(dim=1).div_(total).sub_(mean.square()).clamp_(min=0)
-        values = self.z_of_label.mul(inverse).sub_(total.log()) if log_temperature else self.log_likelihoods
+        inverse = self.z.new_tensor([math.exp(-x) for x in log_temperatures])[:, None]
+        powers = self.z.mul(inverse[:, :, None]).exp_()
+        total = powers.sum(dim=2)
+        mean = powers.mul_(self.z).sum(dim=2).div_(total)
+        variances = powers.mul_(self.z).sum(dim=2).div_(total).sub_(mean.square()).clamp_(min=0)
+        values = self.z_of_label.mul(inverse).sub_(total.log())
+        values = torch.where(inverse == 1, self.log_likelihoods, values)  # at T = 1 to the last bit
         slopes = mean.sub_(self.z_of_label.clamp(min=FLOOR)).mul_(inverse)
-        return values, slopes, variances.mul_(-(inverse**2)).sub_(slopes)
+        return torch.stack([values, slopes, variances.mul_(-inverse.square()).sub_(slopes)], dim=1).flatten(0, 1)
 
 
 def _grid() -> list[float]:
