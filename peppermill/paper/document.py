@@ -15,7 +15,7 @@ from peppermill.files import read_json, write_atomically
 from peppermill.paper import drawings, figure1, figure2, figure3, noise_laws, ood, swa, table2, tables, texts
 from peppermill.paper.endings import endings
 from peppermill.paper.explanations import EXPLANATIONS
-from peppermill.paper.printed import COLUMNS, inside_as_printed, printed
+from peppermill.paper.printed import COLUMNS, inside_before_rounding, printed
 from peppermill.paper.result import typed, where
 from peppermill.paper.rows import ROWS
 from peppermill.paper.table1_page import COMMAND, table1_section
@@ -103,8 +103,9 @@ def _counted(rows: tables.Rows) -> str:
     inside = every - len(outside)
     return (
         f"**{inside} of {every} cells** ({100 * inside / every:.0f} %) lie within the printed plus-minus or 3 % of the "
-        f"printed value, whichever is larger; {every - rounded} do once they are rounded as printed. Of SWA, whose "
-        f"settings are unpublished, {swa_every - len(swa_outside)} of {swa_every}. {texts.CELLS}"
+        f"printed value, whichever is larger; {every - rounded} may do so before the printed numbers were rounded: ± 0.00 "
+        "stands for anything below 0.005. Of SWA, whose settings are unpublished, "
+        f"{swa_every - len(swa_outside)} of {swa_every}. {texts.CELLS}"
     )
 
 
@@ -115,8 +116,9 @@ def _outside(rows: tables.Rows) -> list[str]:
     lines = ["| score | row | column | ours | printed | why |", "|---|---|---|---|---|---|"]
     for score, row, column in outside:
         ours, theirs = tables.cell(rows[row], column, score)[0], printed(score, row, column)
-        equal = "equal once rounded as printed" if inside_as_printed(ours, theirs) else ""
-        why = equal or ("see SWA below" if column == "swa" else EXPLANATIONS.get(row, ""))
+        coarse = "inside before the printed numbers were rounded" if inside_before_rounding(ours, theirs) else ""
+        reason = "see SWA below" if column == "swa" else EXPLANATIONS.get(row, "")
+        why = "; ".join(filter(None, (coarse, reason)))
         names = f"{tables.SCORES[score]} | {rows[row]['title']} | {tables.TITLES[column]}"
         lines.append(f"| {names} | {ours:.4f} | {theirs[0]:.3f} ± {theirs[1]:.2f} | {why} |")
     return lines

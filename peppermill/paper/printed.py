@@ -55,6 +55,7 @@ def inside(ours: float, cell: Cell) -> bool:
     return abs(ours - cell[0]) <= tolerance(cell) + 1e-12
 
 
-def inside_as_printed(ours: float, cell: Cell, digits: int = 3) -> bool:
-    """Whether it agrees once it is rounded as the printed one was: a printed 0.010 stands for 0.0095 to 0.0105."""
-    return inside(round(ours, digits), cell)
+def inside_before_rounding(ours: float, cell: Cell) -> bool:
+    """Whether it agrees with what the printed numbers may have been: 0.010 stands for 0.0095 to 0.0105, and a
+    plus-minus of 0.00 for anything below 0.005."""
+    return abs(ours - cell[0]) <= max(cell[1] + 0.005, 0.03 * cell[0]) + 0.0005 + 1e-12

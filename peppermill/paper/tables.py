@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from peppermill.paper.printed import COLUMNS, inside, inside_as_printed, printed
+from peppermill.paper.printed import COLUMNS, inside, inside_before_rounding, printed
 
 TITLES = {
     "baseline": "Baseline",
@@ -62,10 +62,10 @@ def paired_difference(first: Sequence[float], second: Sequence[float], level: fl
 
 
 def agreement(rows: Rows, columns: Sequence[str]) -> tuple[list[tuple[str, str, str]], int, int]:
-    """The cells (score, row, column) outside, how many there are in all, and how many are outside once rounded."""
+    """The cells (score, row, column) outside, the number of all, and how many are outside even before rounding."""
     every = [(score, row, column) for score in SCORES for row in rows for column in columns]
     outside = [one for one in every if not inside(_mean(rows, one), printed(*one))]
-    rounded = [one for one in outside if not inside_as_printed(_mean(rows, one), printed(*one))]
+    rounded = [one for one in outside if not inside_before_rounding(_mean(rows, one), printed(*one))]
     return outside, len(every), len(rounded)
 
 

@@ -14,7 +14,7 @@ from scipy import stats
 from peppermill.paper import document, figure1, figure2, figure3, noise_laws, ood, swa, table2, tables
 from peppermill.paper.columns import METHODS
 from peppermill.paper.endings import endings
-from peppermill.paper.printed import COLUMNS, inside, inside_as_printed, printed
+from peppermill.paper.printed import COLUMNS, inside, inside_before_rounding, printed
 from peppermill.paper.result import typed
 from peppermill.paper.rows import ROWS
 from peppermill.paper.work import Settings, tiny
@@ -53,7 +53,14 @@ def test_a_number_counts_as_inside_up_to_the_spread_or_3_percent() -> None:
     assert inside(0.0368, (0.036, 0.0))  # 3 % of 0.036 is 0.00108
     assert not inside(0.0372, (0.036, 0.0))
     assert not inside(0.0104, (0.010, 0.0))
-    assert inside_as_printed(0.0104, (0.010, 0.0))
+
+
+def test_before_rounding_a_printed_spread_of_nothing_was_less_than_half_a_hundredth() -> None:
+    """0.010 ± 0.00 was at most 0.0105 with a spread below 0.005; 22.880 ± 0.21 at most 22.8805 ± 0.215, less than 3 %."""
+    assert inside_before_rounding(0.0155, (0.010, 0.0))
+    assert not inside_before_rounding(0.0156, (0.010, 0.0))
+    assert inside_before_rounding(22.88 + 0.0005 + 0.6864, (22.880, 0.21))
+    assert not inside_before_rounding(23.57, (22.880, 0.21))
 
 
 def test_the_paired_difference_is_that_of_a_t_test() -> None:
