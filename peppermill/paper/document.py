@@ -13,12 +13,11 @@ import numpy as np
 import peppermill as pm
 from peppermill.files import read_json, write_atomically
 from peppermill.paper import drawings, figure1, figure2, figure3, noise_laws, ood, swa, table2, tables, texts
-from peppermill.paper.endings import endings
-from peppermill.paper.explanations import EXPLANATIONS
-from peppermill.paper.printed import COLUMNS, inside_before_rounding, printed
+from peppermill.paper.printed import COLUMNS, printed
 from peppermill.paper.result import typed, where
 from peppermill.paper.rows import ROWS
 from peppermill.paper.table1_page import COMMAND, table1_section
+from peppermill.paper.table2_page import table2_section
 from peppermill.sources.datasets import images
 
 NAMES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")  # of CIFAR-10
@@ -74,79 +73,7 @@ def _section(title: str, body: list[str] | None, command: str) -> str:
 def _table2(settings: Settings) -> list[str] | None:
     found = {name: _read(settings, f"table2-{name}", table2) for name in ROWS}
     rows = {name: row for name, row in found.items() if row is not None}
-    if not rows:
-        return None
-    lines = [_counted(rows), "", f"{texts.SWA_COLUMN} {_schedules(rows)}", ""]
-    for score, title in tables.SCORES.items():
-        lines += [f"### {title}", "", *tables.paper_table(rows, score), ""]
-    lines += ["### Cells that differ", "", *_outside(rows), "", *_endings(rows)]
-    lines += ["### The order that the paper reports", "", *tables.orderings(rows), ""]
-    lines += ["### Our columns", "", texts.OURS, ""]
-    for score, title in tables.SCORES.items():
-        lines += [f"{title}:", "", *tables.our_table(rows, score), ""]
-    lines += ["### The joint method, paired over models", "", texts.JOINT, "", *tables.joint_differences(rows), ""]
-    lines += ["### What was fitted", "", *tables.fitted(rows), "", *_times(rows)]
-    return lines
-
-
-def _schedules(rows: tables.Rows) -> str:
-    """Which schedule of SWA each row has."""
-    found: dict[str, list[str]] = {}
-    for row in rows.values():
-        found.setdefault(row["settings"]["swa"], []).append(row["title"])
-    return "Here: " + "; ".join(f"`{schedule}` in {', '.join(titles)}" for schedule, titles in found.items()) + "."
-
-
-def _counted(rows: tables.Rows) -> str:
-    outside, every, rounded = tables.agreement(rows, WITHOUT_SWA)
-    swa_outside, swa_every, _ = tables.agreement(rows, ("swa",))
-    inside = every - len(outside)
-    return (
-        f"**{inside} of {every} cells** ({100 * inside / every:.0f} %) lie within the printed plus-minus or 3 % of the "
-        f"printed value, whichever is larger; {every - rounded} may do so before the printed numbers were rounded: ± 0.00 "
-        "stands for anything below 0.005. Of SWA, whose settings are unpublished, "
-        f"{swa_every - len(swa_outside)} of {swa_every}. {texts.CELLS}"
-    )
-
-
-def _outside(rows: tables.Rows) -> list[str]:
-    outside, _, _ = tables.agreement(rows, COLUMNS)
-    if not outside:
-        return ["None."]
-    lines = ["| score | row | column | ours | printed | why |", "|---|---|---|---|---|---|"]
-    for score, row, column in outside:
-        ours, theirs = tables.cell(rows[row], column, score)[0], printed(score, row, column)
-        coarse = "inside before the printed numbers were rounded" if inside_before_rounding(ours, theirs) else ""
-        reason = "see SWA below" if column == "swa" else EXPLANATIONS.get(row, "")
-        why = "; ".join(filter(None, (coarse, reason)))
-        names = f"{tables.SCORES[score]} | {rows[row]['title']} | {tables.TITLES[column]}"
-        lines.append(f"| {names} | {ours:.4f} | {theirs[0]:.3f} ± {theirs[1]:.2f} | {why} |")
-    return lines
-
-
-def _endings(rows: tables.Rows) -> list[str]:
-    """How training ended, in the rows that have cells outside for that reason."""
-    outside, _, _ = tables.agreement(rows, WITHOUT_SWA)
-    concerned = [name for name in dict.fromkeys(row for _, row, _ in outside) if name in EXPLANATIONS]
-    return [line for name in concerned for line in (texts.ENDINGS, "", *endings(name, rows[name]), "")]
-
-
-def _times(rows: tables.Rows) -> list[str]:
-    lines = [
-        "### Time",
-        "",
-        "| Experiment | training | with dropout | SWA | methods | all |",
-        "|---|---|---|---|---|---|",
-    ]
-    for row in rows.values():
-        seconds = row["seconds"]
-        trained = [seconds.get(stage, 0.0) for stage in ("training", "training with dropout")]
-        averaged = sum(value for stage, value in seconds.items() if stage.startswith("training SWA"))
-        rest = sum(value for stage, value in seconds.items() if not stage.startswith("training"))
-        parts = [*trained, averaged, rest, sum(trained) + averaged + rest]
-        lines.append(f"| {row['title']} | " + " | ".join(f"{part:.0f} s" for part in parts) + " |")
-    total = sum(sum(row["seconds"].values()) for row in rows.values())
-    return [*lines, "", f"All rows: {total / 60:.1f} minutes. {where(next(iter(rows.values())))}"]
+    return table2_section(rows) if rows else None
 
 
 def _swa(settings: Settings) -> list[str] | None:

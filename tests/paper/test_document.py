@@ -56,7 +56,7 @@ def test_a_number_counts_as_inside_up_to_the_spread_or_3_percent() -> None:
 
 
 def test_before_rounding_a_printed_spread_of_nothing_was_less_than_half_a_hundredth() -> None:
-    """0.010 ± 0.00 was at most 0.0105 with a spread below 0.005; 22.880 ± 0.21 at most 22.8805 ± 0.215, less than 3 %."""
+    """0.010 ± 0.00 was at most 0.0105 with a spread below 0.005; of 22.880 ± 0.21, 3 % is more than 0.215."""
     assert inside_before_rounding(0.0155, (0.010, 0.0))
     assert not inside_before_rounding(0.0156, (0.010, 0.0))
     assert inside_before_rounding(22.88 + 0.0005 + 0.6864, (22.880, 0.21))
