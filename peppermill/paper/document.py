@@ -140,7 +140,7 @@ def _figure3(settings: Settings) -> list[str] | None:
     lines += ["| Experiment | points | overfitting and PEP effect | overfitting and σ* |", "|---|---|---|---|"]
     for one in found["experiments"].values():
         pairs = [one["correlations"][name] for name in ("overfitting and effect", "overfitting and sigma")]
-        numbers = " | ".join(f"{p['value']:.3f} [{p['lower']:.3f}, {p['upper']:.3f}]" for p in pairs)
+        numbers = " | ".join(f"{p['rho']:.3f} [{p['lower']:.3f}, {p['upper']:.3f}]" for p in pairs)
         lines.append(f"| {one['title']} | {len(one['points'])} | {numbers} |")
     return [*lines, "", where(found)]
 

@@ -67,8 +67,9 @@ def figure3(content: Content) -> Figure:
         bar = figure.colorbar(drawn, ax=axis, shrink=0.8)
         bar.set_label("σ*", fontsize=8)
         bar.ax.tick_params(labelsize=7)
-        rho = one["correlations"]["overfitting and effect"]
-        axis.set_title(f"{one['title']}\nρ = {rho['value']:.2f} [{rho['lower']:.2f}, {rho['upper']:.2f}]", fontsize=7.5)
+        found = one["correlations"]["overfitting and effect"]
+        said = f"ρ = {found['rho']:.2f} [{found['lower']:.2f}, {found['upper']:.2f}]"
+        axis.set_title(f"{one['title']}\n{said}", fontsize=7.5)
         axis.set_xlabel("overfitting")
     axes[1].set_ylabel("PEP effect")
     return figure

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy import stats
 
 import peppermill as pm
+from peppermill.overfitting import rank_correlation
 from peppermill.paper.columns import log_probs_on
 from peppermill.paper.members import Directions, Images, Stack, StackedMembers
 from peppermill.paper.result import write_result
@@ -31,7 +31,6 @@ KIND = "peppermill figure 3"
 VERSION = 1
 EXPERIMENTS = ("cifar10", "mnist-mlp", "mnist-cnn")  # panels b, c, d
 MODELS = 5  # the authors' scripts
-RESAMPLES = 2000
 
 
 @dataclass(frozen=True)
@@ -55,16 +54,6 @@ class Point:
         return self.test_nll - self.pep_nll
 
 
-@dataclass(frozen=True)
-class Correlation:
-    """Spearman's rank correlation, with the central 95 % of resampled points."""
-
-    value: float
-    lower: float
-    upper: float
-    points: int
-
-
 def main(settings: Settings) -> dict[str, Any]:
     """Every experiment's points and correlations, into figure3.json."""
     experiments = {}
@@ -73,7 +62,7 @@ def main(settings: Settings) -> dict[str, Any]:
         points = [Point(**one) for one in found["points"]]
         experiments[name] = found | {"correlations": correlations(points)}
         first = experiments[name]["correlations"]["overfitting and effect"]
-        said = f"{first['value']:.3f} [{first['lower']:.3f}, {first['upper']:.3f}]"
+        said = f"{first['rho']:.3f} [{first['lower']:.3f}, {first['upper']:.3f}]"
         settings.say(f"Figure 3, {found['title']}: Spearman {said} of overfitting and PEP effect, {len(points)} points")
     content = {
         "format": KIND,
@@ -87,25 +76,12 @@ def main(settings: Settings) -> dict[str, Any]:
 
 
 def correlations(points: Sequence[Point]) -> dict[str, dict[str, float]]:
-    """Of overfitting with the PEP effect and with sigma*, over all points."""
+    """Of overfitting with the PEP effect and with sigma*, over all points: Spearman's."""
     overfitting = [point.overfitting for point in points]
     return {
-        "overfitting and effect": asdict(spearman(overfitting, [point.effect for point in points])),
-        "overfitting and sigma": asdict(spearman(overfitting, [point.sigma for point in points])),
+        "overfitting and effect": asdict(rank_correlation(overfitting, [point.effect for point in points])),
+        "overfitting and sigma": asdict(rank_correlation(overfitting, [point.sigma for point in points])),
     }
-
-
-def spearman(first: Sequence[float], second: Sequence[float], seed: int = 0) -> Correlation:
-    """Spearman's correlation with a percentile bootstrap over points."""
-    pairs = np.stack([first, second])
-    drawn = np.random.default_rng(seed).integers(pairs.shape[1], size=(RESAMPLES, pairs.shape[1]))
-    ranks = stats.rankdata(pairs[:, drawn], axis=2)  # [2, resamples, points]
-    centered = ranks - ranks.mean(axis=2, keepdims=True)
-    products = (centered[0] * centered[1]).sum(1)
-    norms = np.sqrt((centered**2).sum(2).prod(0))
-    resampled = np.divide(products, norms, out=np.zeros_like(products), where=norms > 0)
-    lower, upper = np.quantile(resampled, [0.025, 0.975])
-    return Correlation(float(stats.spearmanr(*pairs).statistic), float(lower), float(upper), pairs.shape[1])
 
 
 def _experiment(name: str, settings: Settings) -> dict[str, Any]:

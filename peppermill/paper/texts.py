@@ -30,8 +30,8 @@ statistics are computed anew, or, with `refresh=0`, averaged like the weights. D
 FIGURE3 = """\
 Overfitting is the test NLL less the training loss of that epoch, the PEP effect the test NLL of the network
 less that of its ensemble; every kernel is perturbed. All points are shown, also those that the authors left
-out (negative overfitting, σ* ≤ 0.001). Spearman's correlation, with the central 95 % of 2,000 resamples of
-the points:"""
+out (negative overfitting, σ* ≤ 0.001). Spearman's correlation, with its 95 % interval (Bonett and Wright) as if the
+points were independent:"""
 
 OOD = """\
 The divergence is that of the predictive entropies of test images from the five known and the five unknown

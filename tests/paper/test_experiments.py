@@ -74,17 +74,16 @@ def test_figure_3_killed_while_it_looks_goes_on_there(
         figure3.main(asked)
 
 
-def test_the_correlation_is_that_of_scipy_and_its_interval_holds_it() -> None:
+def test_the_correlations_are_those_of_scipy_over_all_points() -> None:
     generator = np.random.default_rng(3)
-    first = generator.normal(size=75)
-    second = first + generator.normal(size=75)
-    found = figure3.spearman(first.tolist(), second.tolist())
-    assert found.value == pytest.approx(stats.spearmanr(first, second).statistic)
-    assert found.lower < found.value < found.upper
-    # Fisher's transform with the variance 1.06 / (n - 3) of Fieller et al. gives an interval of about this width
-    half = 1.96 * np.sqrt(1.06 / 72)
-    expected = np.tanh(np.arctanh(found.value) + half) - np.tanh(np.arctanh(found.value) - half)
-    assert found.upper - found.lower == pytest.approx(expected, rel=0.35)
+    drawn = generator.uniform(0.1, 1, size=(20, 4)).tolist()
+    points = [figure3.Point(17, 1, *one) for one in drawn]
+    found = figure3.correlations(points)
+    training, test, pep, sigma = np.array(drawn).T
+    expected = {"overfitting and effect": test - pep, "overfitting and sigma": sigma}
+    for name, values in expected.items():
+        assert found[name]["rho"] == pytest.approx(stats.spearmanr(test - training, values).statistic)
+        assert found[name]["lower"] < found[name]["rho"] < found[name]["upper"]
 
 
 def test_uniform_and_gaussian_noise_are_compared_model_by_model(data_folder: Path, tmp_path: Path) -> None:
