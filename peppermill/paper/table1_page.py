@@ -11,7 +11,7 @@ import numpy as np
 from peppermill.files import read_json
 from peppermill.paper import drawings, printed1, table1
 from peppermill.paper.imagenet_networks import NETWORKS
-from peppermill.paper.result import where
+from peppermill.paper.result import typed, where
 from peppermill.paper.table1_columns import PAIRS, TITLES
 
 SCORES = {"nll": "NLL", "brier": "Brier", "ece": "ECE %", "error": "Top-1 error %"}
@@ -124,7 +124,7 @@ def _runs(rows: Rows) -> list[str]:
         how = "the first images tune" if splits == 1 else f"{splits} splits, the first by order, the others random"
         lines.append(
             f"- {row['title']}: {items['all']:,} images, of which {items['tuning']:,} tune and {items['test']:,} test "
-            f"({how}). {row['note']}{' ' if row['note'] else ''}{where(row)}"
+            f"({how}). {row['note']}{' ' if row['note'] else ''}`{typed(row)}` {where(row)}"
         )
     absent = [name for name in printed1.NETWORKS if name not in rows]
     return [*lines, *([f"- Not run: {', '.join(absent)}."] if absent else [])]
