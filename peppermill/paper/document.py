@@ -142,7 +142,8 @@ def _figure3(settings: Settings) -> list[str] | None:
         pairs = [one["correlations"][name] for name in ("overfitting and effect", "overfitting and sigma")]
         numbers = " | ".join(f"{p['rho']:.3f} [{p['lower']:.3f}, {p['upper']:.3f}]" for p in pairs)
         lines.append(f"| {one['title']} | {len(one['points'])} | {numbers} |")
-    return [*lines, "", where(found)]
+    absent = [ROWS[name].title for name in figure3.EXPERIMENTS if name not in found["experiments"]]
+    return [*lines, "", *([f"Not run to its end: {', '.join(absent)}.", ""] if absent else []), where(found)]
 
 
 def _noise(settings: Settings) -> list[str] | None:

@@ -1,8 +1,7 @@
 """How training ended: networks that are still falling, and networks that have just jumped.
 
-Where the training loss comes near zero, Adam divides small gradients by their own small size, and now and then a step
-throws a network back by some epochs. Which networks have just been thrown back when training stops is chance, and moves
-the mean over 25 of them.
+Where the training loss comes near zero it jumps now and then. Which networks have jumped when training stops moves the
+mean over 25 of them.
 """
 
 from __future__ import annotations

@@ -45,9 +45,10 @@ the weights after epochs 11 to 15 are averaged, and batch-norm statistics comput
 stay far from it on CIFAR."""
 
 ENDINGS = """\
-Once the training loss is near zero, Adam divides small gradients by their own small size, and now and then a step
-throws a network back by some epochs. Which networks have just been thrown back when training stops is chance. Those
-that have are worse by every score; the printed means lie between the two kinds."""
+Once the training loss is near zero it does not fall steadily: it jumps up and comes down again. Networks that have
+jumped since their lowest loss are worse by every score, and the printed means lie between the two kinds. Why they jump
+was not tested (a likely reason: Adam divides small gradients by their own small size), nor is it known how many of the
+authors' networks had; the networks were parted in this way after their scores had been seen."""
 
 CELLS = """\
 In each cell: ours, mean ± population standard deviation over the models (deep ensembles: over draws); below it the

@@ -111,6 +111,7 @@ def test_every_section_is_written_from_real_results(data_folder: Path, tmp_path:
         document.Settings(tmp_path / "r", tmp_path / "docs" / "paper.md", data_folder, say=lambda text: None)
     )
     assert page.count("No results yet") == 1  # of Table 1: test_table1.py
+    assert "Not run to its end: CIFAR-10, MNIST (CNN)." in page  # of Figure 3
     for figure in ("figure1", "figure2-reliability", "figure2-corrected", "figure3"):
         assert f"figures/paper-{figure}.svg" in page
         assert (tmp_path / "docs" / "figures" / f"paper-{figure}.svg").read_text().lstrip().startswith("<?xml")
