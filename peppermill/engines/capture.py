@@ -17,20 +17,24 @@ WARM_UPS = 3  # passes before a capture: libraries choose their kernels and take
 LOG = logging.getLogger(__name__)
 
 
+#: Passes of one or several members each, [k, ...].
+Jobs = Sequence[Callable[[], Tensor]]
+
+
 class Recording(NamedTuple):
     """Jobs that run at the same time, as often as one likes: `replay` writes their results to `outputs`, [m, ...].
 
-    Static tensors are used between `begin`, which waits for whoever used them last, and `end`.
+    Static tensors are used between `begin`, which waits for whoever used them last, and `end`. The jobs are held: a
+    graph reads what was prepared of the weights where it lies, and does not keep it alive.
     """
 
     outputs: Tensor
     replay: Callable[[], None]
     begin: Callable[[], None]
     end: Callable[[], None]
+    jobs: Jobs = ()
 
 
-#: Passes of one or several members each, [k, ...].
-Jobs = Sequence[Callable[[], Tensor]]
 #: How jobs are recorded on a device.
 Capture = Callable[[Jobs, torch.device], Recording]
 
@@ -41,13 +45,17 @@ def quickest(ways: Sequence[Callable[[], Jobs]], capture: Capture, device: torch
     It may be that `vmap` refuses an operation, that memory is short, or that there is no compiler.
     """
     first, *others = ways
-    best = capture(first(), device)
+    best = _held(first(), capture, device)
     for way in others:
         try:
-            best = min(best, capture(way(), device), key=partial(_seconds, device=device))
+            best = min(best, _held(way(), capture, device), key=partial(_seconds, device=device))
         except Exception as reason:
             LOG.debug("members as one network: %s", reason)
     return best
+
+
+def _held(jobs: Jobs, capture: Capture, device: torch.device) -> Recording:
+    return capture(jobs, device)._replace(jobs=jobs)
 
 
 def _seconds(recording: Recording, device: torch.device) -> float:

@@ -6,7 +6,9 @@ import os
 import subprocess
 import sys
 import time
+import weakref
 from collections.abc import Callable
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -112,6 +114,22 @@ def again(jobs: list[Callable[[], Tensor]], device: torch.device) -> Recording:
 def test_the_quickest_way_is_taken(waits: tuple[float, float]) -> None:
     found = quickest([waiting(one) for one in waits], again, torch.device("cpu"))  # type: ignore[arg-type]
     assert float(found.outputs) == pytest.approx(0.001)
+
+
+def test_what_a_graph_reads_stays_alive_as_long_as_the_graph() -> None:
+    """A CUDA graph holds addresses and no tensors: here a capture that holds nothing stands for it."""
+
+    def forgetful(jobs: Any, device: torch.device) -> Recording:
+        return Recording(torch.zeros(1), lambda: None, begin=lambda: None, end=lambda: None)
+
+    weights = [torch.zeros(3), torch.zeros(3)]
+    alive = [weakref.ref(one) for one in weights]
+    ways = [lambda one=one: [partial(torch.sum, one)] for one in weights]  # type: ignore[misc]
+    found = quickest(ways, forgetful, torch.device("cpu"))
+    del ways, weights
+    assert sum(one() is not None for one in alive) == 1  # that of the way that was taken
+    del found
+    assert not any(one() is not None for one in alive)
 
 
 def test_a_way_that_does_not_work_is_not_taken_unless_it_is_the_only_one() -> None:
