@@ -25,12 +25,13 @@ VERSION = 1
 def main(settings: Settings, candidates: Sequence[str] = CANDIDATES) -> dict[str, Any]:
     """The scores of every candidate on every row, and the distance of each from the printed column."""
     rows: dict[str, dict[str, Any]] = {}
+    each = [replace(settings, swa=candidate) for candidate in candidates]  # all are right, or nothing is run
     for name in settings.rows:
         row = row_named(name)
         data = row_data(row, settings.data, settings.machine.device, settings.validation)
         rows[name] = {}
-        for candidate in candidates:
-            work = Work(name, row, replace(settings, swa=candidate), data)
+        for candidate, asked in zip(candidates, each, strict=True):
+            work = Work(name, row, asked, data)
             column = work.stage(f"swa-{candidate}", columns.swa)
             rows[name][candidate] = {"scores": column["scores"], "distance": distance(name, column["scores"])}
             settings.say(f"{row.title}: {candidate} is {rows[name][candidate]['distance']:.3f} from the printed column")

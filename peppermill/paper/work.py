@@ -47,6 +47,9 @@ class Settings:
     machine: Machine = field(default_factory=Machine)
     say: Callable[[str], None] = print
 
+    def __post_init__(self) -> None:
+        swa_schedules.swa_from(self.swa, 1.0)  # a wrong one is told now, and not after an hour of training
+
     def identity(self) -> dict[str, Any]:
         """What decides the numbers: a stage made with another identity is made again."""
         kept = {

@@ -84,3 +84,11 @@ def test_refreshed_statistics_are_those_of_the_whole_training_set() -> None:
     seen = alone.dense1_relu(alone.dense1(images.flatten(1)))
     torch.testing.assert_close(refreshed["dense1_norm.running_mean"][1], seen.mean(0))
     torch.testing.assert_close(refreshed["dense1_norm.running_var"][1], seen.var(0))
+
+
+def test_a_wrong_schedule_is_told_before_anything_is_run(tmp_path: Path) -> None:
+    """No data are there: whoever looked for them first would speak of them."""
+    with pytest.raises(ValueError, match="`swa='sdg:first=1'` is unknown: begin with one of plain,"):
+        Settings(data=tmp_path, swa="sdg:first=1")
+    with pytest.raises(ValueError, match="`swa='plain:begin=1'` must give numbers"):
+        swa.main(Settings(data=tmp_path, rows=("mnist-mlp",)), ("plain:start=1", "plain:begin=1"))
