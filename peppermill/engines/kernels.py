@@ -19,7 +19,7 @@ PROCESSORS = 100  # fewer blocks than these leave a large GPU idle: cut them sma
 def _convolve(  # type: ignore[no-untyped-def]
     images, kernels, biases, others, outputs,
     positions, height, width, channels, out_height, out_width, out_channels,
-    member_stride, item_stride, row_stride, column_stride,
+    member_stride, item_stride, row_stride, column_stride, out_member_stride, out_position_stride,
     KERNEL_HEIGHT: tl.constexpr, KERNEL_WIDTH: tl.constexpr, STRIDE: tl.constexpr, PADDING: tl.constexpr,
     BIAS: tl.constexpr, OTHER: tl.constexpr, RELU: tl.constexpr, PRECISION: tl.constexpr,
     POSITIONS: tl.constexpr, OUTPUTS: tl.constexpr, CHANNELS: tl.constexpr,
@@ -53,7 +53,7 @@ def _convolve(  # type: ignore[no-untyped-def]
     if BIAS:
         added = tl.load(biases + member * out_channels + output, mask=output < out_channels, other=0.0)
         total += added[None, :]
-    place = (member * positions + position)[:, None] * out_channels + output[None, :]
+    place = member * out_member_stride + position[:, None] * out_position_stride + output[None, :]
     known = (position < positions)[:, None] & (output < out_channels)[None, :]
     if OTHER:
         total += tl.load(others + place, mask=known, other=0.0)
@@ -76,22 +76,40 @@ def convolve(
 
     `others`, of the shape of the result [m, batch, height, width, outputs], is added; `precision` is tf32 or ieee.
     """
+    members, items, *sides, channels = images.shape
+    _, out_channels, *kernel_sides, _ = kernels.shape
+    out_sides = [(side + 2 * padding - kernel) // stride + 1 for side, kernel in zip(sides, kernel_sides, strict=True)]
+    outputs = images.new_empty(members, items, *out_sides, out_channels)
+    blocks = _blocks(members, items * out_sides[0] * out_sides[1], out_channels, channels)
+    convolve_into(outputs, images, kernels, biases, others, stride, padding, relu, precision, blocks)
+    return outputs
+
+
+def convolve_into(
+    outputs: Tensor,
+    images: Tensor,
+    kernels: Tensor,
+    biases: Tensor | None,
+    others: Tensor | None,
+    stride: int,
+    padding: int,
+    relu: bool,
+    precision: str,
+    blocks: tuple[int, int, int],
+) -> None:
+    """The same into a given tensor, which may lie between others, but each member's positions in one row; `blocks` are
+    the positions, outputs and channels that a block takes at a time."""
     members, items, height, width, channels = images.shape
-    _, out_channels, kernel_height, kernel_width, _ = kernels.shape
-    out_height, out_width = (
-        (side + 2 * padding - kernel) // stride + 1 for side, kernel in ((height, kernel_height), (width, kernel_width))
-    )
-    outputs = images.new_empty(members, items, out_height, out_width, out_channels)
+    out_height, out_width, out_channels = outputs.shape[2:]
     positions = items * out_height * out_width
-    blocks = _blocks(members, positions, out_channels, channels)
     grid = (triton.cdiv(positions, blocks[0]), triton.cdiv(out_channels, blocks[1]), members)
     _convolve[grid](
         images, kernels, biases, others, outputs,
-        positions, height, width, channels, out_height, out_width, out_channels, *images.stride()[:4],
-        kernel_height, kernel_width, stride, padding, biases is not None, others is not None, relu, precision,
+        positions, height, width, channels, out_height, out_width, out_channels,
+        *images.stride()[:4], outputs.stride(0), outputs.stride(3),
+        *kernels.shape[2:4], stride, padding, biases is not None, others is not None, relu, precision,
         *blocks, num_warps=4, num_stages=3,
     )  # fmt: skip
-    return outputs
 
 
 def _blocks(members: int, positions: int, outputs: int, channels: int) -> tuple[int, int, int]:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from peppermill.paper.pooling import max_pool
 from peppermill.paper.stacked import State, apply_layer, convolution, count_of
 
 #: Some of a network's layers, in order, by name.
@@ -33,10 +34,11 @@ class Fold(NamedTuple):
 class Folded:
     """Layers of S networks for evaluation: images go through one network after another, vectors through all at once.
 
-    A GPU is full of one network's images, and has better kernels for one network than for S groups.
+    A GPU is full of one network's images, and has better kernels for one network than for S groups. There images lie
+    with their channels last, and become vectors in that order: the next kernel is turned instead of all of them.
     """
 
-    def __init__(self, layers: Layers, state: State) -> None:
+    def __init__(self, layers: Layers, state: State, channels_last: bool | None = None) -> None:
         self.folds = list(_folds(layers, state))
         gone = {one.norm for one in self.folds}
         kept = [(name, layer) for name, layer in layers if name not in gone]
@@ -46,13 +48,18 @@ class Folded:
             if isinstance(layer, nn.Conv2d) and isinstance(after, nn.ReLU)
         }
         self.layers = [one for k, one in enumerate(kept) if not (k and kept[k - 1][0] in self.activated)]
-        flat = [k for k, (_, layer) in enumerate(self.layers) if isinstance(layer, nn.Flatten)]
-        self.of_images = flat[0] + 1 if flat and flat[0] else 0  # so many layers, if they are not the flattening alone
+        flat = next((k for k, (_, layer) in enumerate(self.layers) if isinstance(layer, nn.Flatten)), 0)
+        self.of_images = flat + 2 if flat else 0  # so many layers: up to the product after the flattening
+        wanted = next(iter(state.values())).is_cuda if channels_last is None else channels_last
+        self.turned = self._turned(flat) if wanted else None
 
     @torch.no_grad()
     def run(self, state: State, inputs: Iterable[Tensor]) -> Iterator[Tensor]:
         """What the layers make of each input, with the kernels of this state."""
         folded = folded_state(state, self.folds)
+        if self.turned:
+            name, channels = self.turned
+            folded[name] = torch.unflatten(folded[name], 2, (channels, -1)).transpose(2, 3).flatten(2)
         each = [{name: value[s : s + 1] for name, value in folded.items()} for s in range(count_of(state))]
         for value in inputs:
             if self.of_images:
@@ -68,9 +75,18 @@ class Folded:
                 value = _convolution_and_relu(layer, state[f"{name}.weight"], state[f"{name}.bias"], value)
             elif isinstance(layer, nn.ReLU):
                 value = F.relu_(value)  # what goes into it is nobody else's
+            elif isinstance(layer, nn.MaxPool2d):
+                value = max_pool(layer, value)
+            elif isinstance(layer, nn.Flatten) and self.turned:
+                value = value.permute(0, 2, 3, 1).flatten(1).T.unsqueeze(0)
             else:
                 value = apply_layer(name, layer, state, value)
         return value
+
+    def _turned(self, flat: int) -> tuple[str, int] | None:
+        """The kernel after the flattening, and how many channels the images before it have, where that is known."""
+        channels = [layer.out_channels for _, layer in self.layers[:flat] if isinstance(layer, nn.Conv2d)]
+        return (f"{self.layers[flat + 1][0]}.weight", channels[-1]) if channels else None
 
 
 def folded_state(state: State, folds: Sequence[Fold]) -> State:

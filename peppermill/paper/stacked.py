@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from peppermill.paper.grouped import convolve_groups, is_suitable
 from peppermill.paper.networks import initialize
 
 #: Parameters and buffers of S networks by name, each [S, ...].
@@ -24,7 +25,6 @@ State = dict[str, Tensor]
 Masks = Callable[[str, tuple[int, ...]], Tensor]
 
 FEW_INPUTS = 4  # channels of a group; a GPU multiplies four numbers at a time
-WIDE_GROUP = 16  # channels from which on a group runs alone
 
 
 class Convolution(NamedTuple):
@@ -89,7 +89,7 @@ def apply_layer(
 ) -> Tensor:
     """One layer of all networks."""
     if isinstance(layer, nn.Conv2d):
-        return _convolved(convolution(layer, state[f"{name}.weight"], state[f"{name}.bias"], value))
+        return _convolved(layer, state[f"{name}.weight"], state[f"{name}.bias"], value)
     if isinstance(layer, nn.Linear):
         return _dense(state[f"{name}.weight"], state[f"{name}.bias"], value)
     if isinstance(layer, (nn.BatchNorm1d, nn.BatchNorm2d)):
@@ -117,18 +117,11 @@ def convolution(layer: nn.Conv2d, weight: Tensor, bias: Tensor, value: Tensor) -
     return Convolution(_form(flat), _form(kernels), bias.flatten(), (1, 1), padding, (1, 1), groups)
 
 
-def _convolved(given: Convolution) -> Tensor:
-    """Where groups are wide, a GPU has better kernels for each of them alone than for all."""
-    alone = given.images.is_cuda and given.groups > 1 and given.kernels.shape[1] >= WIDE_GROUP
-    return group_by_group(given) if alone else F.conv2d(*given)
-
-
-def group_by_group(given: Convolution) -> Tensor:
-    """The same convolution, one group after another."""
-    images, kernels, bias = given.images.chunk(given.groups, 1), given.kernels.chunk(given.groups), given.bias
-    each = zip(images, kernels, bias.chunk(given.groups), strict=True)
-    settings = (given.stride, given.padding, given.dilation)
-    return torch.cat([F.conv2d(_form(seen), kernel, own, *settings) for seen, kernel, own in each], dim=1)
+def _convolved(layer: nn.Conv2d, weight: Tensor, bias: Tensor, value: Tensor) -> Tensor:
+    if value.ndim == 4 and is_suitable(value, weight):
+        found: Tensor = convolve_groups(value, weight, int(layer.padding[0]))
+        return found + bias.view(1, -1, 1, 1)
+    return F.conv2d(*convolution(layer, weight, bias, value))
 
 
 def block_diagonal(weight: Tensor) -> Tensor:
@@ -142,7 +135,12 @@ def block_diagonal(weight: Tensor) -> Tensor:
 
 def _form(value: Tensor) -> Tensor:
     """On a GPU channels last, the form that tensor cores take without a copy back and forth."""
-    return value.contiguous(memory_format=torch.channels_last) if value.is_cuda else value
+    if not value.is_cuda:
+        return value
+    formed = value.contiguous(memory_format=torch.channels_last)
+    height, width = value.shape[2:]  # of gray images torch cannot tell the form, unless their strides say it
+    gray = value.shape[1] == 1 and not value.requires_grad
+    return formed.as_strided(value.shape, (height * width, 1, width, 1)) if gray else formed
 
 
 def _dense(weight: Tensor, bias: Tensor, value: Tensor) -> Tensor:

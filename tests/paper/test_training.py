@@ -10,13 +10,12 @@ from typing import Any
 import pytest
 import torch
 from torch import Generator, Tensor, nn
-from torch.nn import functional as F
 
 from peppermill.paper import networks, training
 from peppermill.paper.machine import Machine
 from peppermill.paper.masks import Dropped, mixed
 from peppermill.paper.networks import cifar_cnn, initialize, mnist_cnn, mnist_mlp
-from peppermill.paper.stacked import Convolution, State, block_diagonal, forward, group_by_group, stack, unstack
+from peppermill.paper.stacked import State, block_diagonal, forward, stack, unstack
 from peppermill.paper.trainer import Schedule, Sgd, Trainer
 from peppermill.paper.training import train_together
 
@@ -175,19 +174,6 @@ def test_a_seed_gives_the_same_network_alone_and_together(dropout: bool, momentu
         torch.testing.assert_close(together.losses[:, index], alone.losses[:, 0], rtol=1e-4, atol=0)
         logits = [forward(mnist_mlp(), one.state, images)[k] for one, k in ((together, index), (alone, 0))]
         torch.testing.assert_close(*logits, rtol=0, atol=2e-3)
-
-
-@pytest.mark.parametrize("padding", [0, 1])
-def test_groups_one_after_another_are_one_convolution_with_its_gradients(padding: int) -> None:
-    generator = Generator().manual_seed(2)
-    images, kernels, bias = (torch.randn(*s, generator=generator) for s in ((4, 12, 6, 5), (9, 4, 3, 3), (9,)))
-    found = []
-    for run in (group_by_group, lambda given: F.conv2d(*given)):
-        own = [value.clone().requires_grad_() for value in (images, kernels, bias)]
-        outputs = run(Convolution(*own, (1, 1), (padding, padding), (1, 1), 3))
-        found.append([outputs, *torch.autograd.grad(outputs.square().sum(), own)])
-    for one, other in zip(*found, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("dropout", [False, True])
