@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 import peppermill as pm
+from peppermill.files import read_json
 from peppermill.overfitting import rank_correlation
 from peppermill.paper.columns import log_probs_on
 from peppermill.paper.members import Directions, Images, Stack, StackedMembers
@@ -55,8 +56,8 @@ class Point:
 
 
 def main(settings: Settings) -> dict[str, Any]:
-    """Every experiment's points and correlations, into figure3.json."""
-    experiments = {}
+    """Every experiment's points and correlations, into figure3.json; others in it with these settings stay."""
+    experiments = _known(settings)
     for name in settings.rows:
         found = kept_stage(settings, f"figure3-{name}", lambda name=name: _experiment(name, settings), row_named(name))  # type: ignore[misc]
         points = [Point(**one) for one in found["points"]]
@@ -67,12 +68,19 @@ def main(settings: Settings) -> dict[str, Any]:
     content = {
         "format": KIND,
         "version": VERSION,
-        "experiments": experiments,
+        "experiments": {name: experiments[name] for name in sorted(experiments, key=EXPERIMENTS.index)},
         "settings": settings.identity(),
         "provenance": provenance(settings.seeds[0]),
     }
     write_result(settings.out / "figure3.json", content)
     return content
+
+
+def _known(settings: Settings) -> dict[str, Any]:
+    """The experiments in the file, if they were run with these settings."""
+    path = settings.out / "figure3.json"
+    known: dict[str, Any] = read_json(path, KIND, VERSION) if path.is_file() else {}
+    return known["experiments"] if known.get("settings") == settings.identity() else {}
 
 
 def correlations(points: Sequence[Point]) -> dict[str, dict[str, float]]:
@@ -117,7 +125,7 @@ def _experiment(name: str, settings: Settings) -> dict[str, Any]:
         for epoch in range(1, settings.epochs + 1)
         for s, (seed, found) in enumerate(zip(settings.seeds, seen(epoch, lost), strict=True))
     ]
-    return {"title": row.title, "points": points}
+    return {"title": row.title, "points": points, "provenance": provenance(settings.seeds[0])}
 
 
 def _after_epoch(

@@ -49,6 +49,18 @@ def test_figure_3_keeps_every_point_of_every_epoch(data_folder: Path, tmp_path: 
     assert again == found
 
 
+def test_figure_3_keeps_the_experiments_of_a_run_before_unless_its_settings_were_others(
+    data_folder: Path, tmp_path: Path
+) -> None:
+    first = figure3.main(settings(data_folder, tmp_path, rows=("mnist-mlp",)))["experiments"]
+    both = figure3.main(settings(data_folder, tmp_path, rows=("cifar10",)))["experiments"]
+    assert list(both) == ["cifar10", "mnist-mlp"]
+    assert both["mnist-mlp"] == first["mnist-mlp"]
+    elsewhere = settings(data_folder, tmp_path, rows=("cifar10",), size=2, checkpoints=tmp_path / "other")
+    other = figure3.main(elsewhere)["experiments"]
+    assert list(other) == ["cifar10"]
+
+
 def test_figure_3_killed_while_it_looks_goes_on_there(
     data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -66,7 +78,7 @@ def test_figure_3_killed_while_it_looks_goes_on_there(
     asked = settings(data_folder, tmp_path / "killed", rows=("mnist-mlp",), epochs=4)
     with pytest.raises(KeyboardInterrupt):
         figure3.main(asked)
-    assert figure3.main(asked)["experiments"] == whole["experiments"]
+    assert figure3.main(asked)["experiments"]["mnist-mlp"]["points"] == whole["experiments"]["mnist-mlp"]["points"]
     assert looked == [1, 2, 3, 3, 4]
     for gone in (asked.folder / "figure3-mnist-mlp.json", asked.folder / "figure3-mnist-mlp-2.json"):
         gone.unlink()
