@@ -36,6 +36,7 @@ STYLE: dict[Any, Any] = {
     "figure.dpi": 150,
     "savefig.dpi": 200,
     "svg.fonttype": "none",
+    "svg.hashsalt": "peppermill",  # the same figure is the same file
     "pdf.fonttype": 42,
 }
 
@@ -56,7 +57,8 @@ def save_figure(figure: Figure, path: str | Path) -> None:
     refuse_other_formats(path)
     buffer = io.BytesIO()
     with _style():
-        figure.savefig(buffer, format=Path(path).suffix[1:])
+        ending = Path(path).suffix[1:]
+        figure.savefig(buffer, format=ending, metadata={"Date": None} if ending == "svg" else None)
     write_atomically(path, buffer.getvalue())
 
 

@@ -324,6 +324,11 @@ def test_the_page_shows_ours_below_the_printed_line(images: Path, tmp_path: Path
     assert (tmp_path / "docs" / "figures" / "paper-table1-ResNet50.svg").is_file()
     p = [one["p"] < 0.05 and one["mean"] < 0 for one in whole["comparisons"]["pep - network"]["nll"]]
     assert f"| {sum(p)} of 3 |" in next(line for line in lines if "PEP − Network" in line)
+    made = [
+        sum(one["p"] < 0.05 and one["mean"] < 0 for one in whole["comparisons"][f"{kind} - temperature"]["nll"])
+        for kind in ("pep", "pep_temperature", "pep_antithetic", "pep_antithetic_temperature")
+    ]
+    assert f"| ResNet50 | {' | '.join(f'{one} of 3' for one in made)} |" in lines
 
 
 def test_without_results_the_page_says_which_command_makes_them(tmp_path: Path) -> None:

@@ -110,6 +110,12 @@ def test_the_ending_of_the_path_is_the_format(sweep, tmp_path, ending, opening):
     assert (tmp_path / f"curve.{ending}").read_bytes().startswith(opening)
 
 
+def test_the_same_figure_is_the_same_file(sweep, tmp_path):
+    for name in ("one.svg", "two.svg"):
+        plots.save_figure(plots.sigma_curve(sweep), tmp_path / name)
+    assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()
+
+
 def test_a_picture_has_the_pixels_that_it_claims(sweep, tmp_path):
     """1.35 columns of 3.4 inches at 200 dots each."""
     plots.save_figure(plots.sigma_curve(sweep), tmp_path / "curve.png")
