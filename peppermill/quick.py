@@ -86,19 +86,17 @@ class _Hunt:
 
     def climb(self, value: Value) -> None:
         """Look on the sample, then step on all items until nothing more is to be gained or the limit is reached."""
-        if self.sampled and self.spent:
-            return  # a look that no step can follow is worth nothing
         self._look(value)
         for _ in range(STEPS):
             sigma = self._next(value)
-            if sigma is None or (self.sampled and self.spent):
+            if sigma is None or not self.affords():
                 return
             self.whole(sigma)
 
-    @property
-    def spent(self) -> bool:
-        """Whether another value on all items would be one too many."""
-        return self.passes + self.whole.size > LIMIT * self.whole.size
+    def affords(self, looks: int = 0) -> bool:
+        """Whether so many looks on the sample and a value on all items stay within the limit."""
+        wanted = self.passes + self.whole.size * (1 + looks * self.sketched.share)
+        return not self.sampled or wanted <= LIMIT * self.whole.size
 
     @property
     def sampled(self) -> bool:
@@ -117,10 +115,15 @@ class _Hunt:
         return replace(search, lower=max(below, default=best), upper=min(above, default=best))
 
     def _look(self, value: Value) -> None:
-        """Steps up and down on the sample, then closer ones around the best."""
+        """Steps up and down on the sample, then closer ones around the best.
+
+        A look that no step can follow is worth nothing, and is not taken.
+        """
 
         def seen(sigma: float) -> float:
-            return value(self.sketched(_known(sigma, self.sketched)))
+            near = _known(sigma, self.sketched)
+            new = near not in self.sketched.known
+            return -math.inf if new and not self.affords(looks=1) else value(self.sketched(near))
 
         walk(seen, self._inside(START * GROWTH**2 * self.scale), self.lower, self.upper)
         for step in (GROWTH**0.5, GROWTH**0.25):

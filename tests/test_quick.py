@@ -43,8 +43,8 @@ class Curves:
 
     size = 10
 
-    def __init__(self, whole, sample=None):
-        self.curves = {100: whole, 10: sample}
+    def __init__(self, whole, sample=None, share=1 / 16):
+        self.curves, self.share = {100: whole, 10: sample}, share
         self.asked = {100: [], 10: []}
 
     def run(self, sigma, sample=None):
@@ -57,7 +57,7 @@ class Curves:
     def choose(self, network):
         assert network.sigma == 0
         weights = torch.full((10,), 10.0, dtype=torch.float64)
-        return Sample(Batches([]), weights, 1 / 16) if self.curves[10] else None
+        return Sample(Batches([]), weights, self.share) if self.curves[10] else None
 
     def tune(self, **options):
         return tune_quickly(self.run, self.choose, scale=1.0, **options)
@@ -99,6 +99,15 @@ def test_values_of_the_part_are_never_points_of_the_search():
     assert [sigma for sigma, _ in found.points] == curves.asked[100]
     for evaluation in found.evaluations:
         assert evaluation.log_likelihood == pytest.approx(100 * hill(0.3)(evaluation.sigma))
+
+
+def test_looks_at_the_part_leave_room_for_a_step_on_all_items():
+    """From the weights' size to this peak it is a long way, and each look costs 0.3 of a pass."""
+    curves = Curves(hill(4000.0), hill(4000.0), share=0.3)
+    found = quietly(curves.tune)
+    assert found.gain > 0
+    assert len(curves.asked[100]) == 2
+    assert found.passes <= 5 * Curves.size
 
 
 def test_a_part_that_sees_no_gain_does_not_have_the_last_word():
