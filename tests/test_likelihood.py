@@ -64,6 +64,22 @@ def test_eq_6_does_not_underflow():
     assert float(ensemble_log_likelihood(matrix)) == pytest.approx(sum(expected), rel=1e-15)
 
 
+def test_eq_6_where_members_are_sure_that_it_cannot_be():
+    """ln 0 is -inf, and the mean of 0 and 0 is 0; what is not a number stays so. As `logsumexp` has it."""
+    matrix = torch.tensor([[-math.inf, -1.0, math.nan, -math.inf, 0.0], [-math.inf, -math.inf, -1.0, -2.0, 0.0]])
+    expected = matrix.logsumexp(dim=0) - math.log(2)
+    torch.testing.assert_close(ensemble_log_likelihoods(matrix), expected, equal_nan=True)
+    assert float(ensemble_log_likelihoods(matrix)[0]) == -math.inf
+
+
+@given(members=st.integers(1, 8), seed=st.integers(0, 99))
+def test_eq_6_has_the_slope_of_logsumexp(members, seed):
+    matrix, other = (normal(members, 5, seed=seed).mul(3).requires_grad_() for _ in range(2))
+    ensemble_log_likelihoods(matrix).sum().backward()
+    other.logsumexp(dim=0).sum().backward()
+    torch.testing.assert_close(matrix.grad, other.grad)
+
+
 def test_the_log_of_the_mean_is_not_the_mean_of_the_logs():
     """Jensen: the ensemble's log-likelihood is at least the members' average, and above it where they disagree."""
     matrix = torch.tensor([[-1.0, -3.0], [-2.0, -0.5]], dtype=torch.float64)

@@ -42,11 +42,11 @@ class Auto:
 
     def __init__(self, precision: str | None = None) -> None:
         self.precision, self.kept, room = precision, Kept(), Room()
-        self.graphs = Graphs(precision, self.kept, room)
+        self.graphs, self.vmap = Graphs(precision, self.kept, room), Vmap(precision, self.kept, room)
         self.engines: dict[str, Engine] = {
             "loop": Loop(precision, self.kept, room),
             "joined": Joined(precision, self.kept, room),
-            "vmap": Vmap(precision, self.kept, room),
+            "vmap": self.vmap,
             "graphs": self.graphs,
         }
         self.chosen = "loop"
@@ -60,11 +60,15 @@ class Auto:
         return self.engines[self.chosen].report
 
     def groups(self, members: Members, args: Any, kwargs: Any, keep: bool = False) -> Iterator[Group]:
-        self.chosen = chosen = self._choice(members, args, kwargs, keep)
+        kind = signature(args, kwargs)
+        known = self.vmap.known(members, args, kwargs, kind) if keep else None
+        if known is not None:
+            self.chosen = "vmap"
+            return iter((known,))
+        self.chosen = chosen = self._choice(members, args, kwargs, kind, keep)
         return self.engines[chosen].groups(members, args, kwargs, keep)
 
-    def _choice(self, members: Members, args: Any, kwargs: Any, keep: bool) -> str:
-        kind = signature(args, kwargs)
+    def _choice(self, members: Members, args: Any, kwargs: Any, kind: Any, keep: bool) -> str:
         if members.count == 1 or kind is None or needs_gradients(members, args, kwargs):
             return "loop"
         if keep and self.graphs.knows(members, kind):

@@ -10,8 +10,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from functools import partial
-from itertools import chain
-from operator import attrgetter, is_
 from typing import Any
 
 import torch
@@ -20,15 +18,13 @@ from torch import Tensor, nn
 from peppermill.engines.borrowed import exclusive, has_shell
 from peppermill.engines.members import Members, key_of
 from peppermill.engines.prepared import Plan
+from peppermill.engines.state import State
 from peppermill.foreign import in_training_mode, out_of_training_mode
 from peppermill.types import Params
 
 KEPT_BYTES = 2**28  # of weights or of directions, on a CPU
 KEPT_SHARE = 0.25  # of the free memory, on a GPU
 MOST_READY = 2  # plans, one for each kind of inputs, whose own arrangement of the weights is kept
-_HELD = ("_modules", "_parameters", "_buffers")
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
-_VERSION = attrgetter("_version")
 
 
 class Kept:
@@ -57,38 +53,12 @@ class Kept:
             return store
 
 
-class State:
-    """Everything on which a network's outputs depend, so that a change is noticed without reading a weight."""
-
-    def __init__(self, model: nn.Module) -> None:
-        owns = [module.__dict__ for module in model.modules()]
-        self.lock = exclusive(model)
-        self.model, self.held = model, [part for own in owns for part in (own, *(own[name] for name in _HELD))]
-        hooks = [own[name] for own in owns for name in _HOOKS]
-        self.sized, self.hooked = [*self.held, *hooks], any(hooks)
-        self.parts = [part for held in self.held for part in held.values()]
-        self.tensors = [part for part in self.parts if isinstance(part, Tensor)]
-        self.counted = not any(value.is_inference() for value in self.tensors)  # whether torch counts who writes
-        self.numbers = self._numbers() if self.counted else ()
-
-    def holds(self, model: nn.Module) -> bool:
-        """Whether the network is still in this state; without a line of Python for each of its parts."""
-        return model is self.model and self.counted and self._numbers() == self.numbers and self._same_parts()
-
-    def _same_parts(self) -> bool:
-        return all(map(is_, chain.from_iterable(map(dict.values, self.held)), self.parts))
-
-    def _numbers(self) -> tuple[list[int], ...]:
-        addresses, versions = map(Tensor.data_ptr, self.tensors), map(_VERSION, self.tensors)
-        return list(map(len, self.sized)), list(addresses), list(versions)
-
-
 class Store:
     """Directions and weights of the members around one theta*; and, by key, what an engine prepared."""
 
     def __init__(self, members: Members) -> None:
         self.perturbation, self.keys, self.state = members.perturbation, [members.key], State(members.model)
-        self.has_shell = has_shell(members.model)
+        self.has_shell, self.on_cpu = has_shell(members.model), members.device.type == "cpu"
         self.prepared: dict[Any, Any] = {}
         self._lock = threading.RLock()
         self._directions: dict[int, Params] = {}
@@ -125,6 +95,16 @@ class Store:
                 part = {name: value[first:last] for name, value in stacked.items()}
                 self._parts[first, last] = self._part(part, first)
             return self._parts[first, last]
+
+    def all_together(self, sigma: float, kind: Any) -> Callable[..., Tensor] | None:
+        """From inputs of this kind to the outputs of all members at once, where they are kept and have run so before.
+
+        On a CPU: on a GPU memory may run out, and then fewer members at a time are the cure.
+        """
+        with self._lock:
+            kept = self.on_cpu and self._stacked is not None and self._stacked[0] == sigma
+            stack = self._parts.get((0, self.perturbation.size)) if kept else None
+            return stack.ready.get(kind) if stack else None
 
     def most(self) -> int:
         """How many members' weights may be alive at once."""

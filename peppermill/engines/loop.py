@@ -126,7 +126,7 @@ def member_predictions(members: Members, likelihood: Likelihood, args: Any, kwar
         del group  # as above
     outputs = found[0] if len(found) == 1 else torch.cat(found)
     if _has_few_classes(likelihood, outputs):
-        return likelihood.predict(outputs.transpose(1, 2).contiguous())  # as [m, K, batch], which is [B, K, ...]
+        return likelihood.predict(outputs.mT.contiguous())  # as [m, K, batch], which is [B, K, ...]
     beside = outputs.stride(0) < outputs.stride(1)  # members lie beside one another in memory, and stay there
     flat = outputs.transpose(0, 1).flatten(0, 1) if beside else outputs.flatten(0, 1)
     predictions = likelihood.predict(flat)
@@ -137,13 +137,16 @@ def member_predictions(members: Members, likelihood: Likelihood, args: Any, kwar
 
 def _has_few_classes(likelihood: Likelihood, outputs: Tensor) -> bool:
     """Whether a CPU is faster with many items at once than with the classes of one."""
-    plain = isinstance(likelihood, Categorical) and likelihood.class_dimension == 1 and outputs.ndim == 3
-    return plain and len(outputs) > 1 and outputs.shape[2] < FEW and outputs.device.type == "cpu"
+    few = outputs.is_cpu and outputs.ndim == 3 and outputs.shape[0] > 1 and outputs.shape[2] < FEW
+    return few and isinstance(likelihood, Categorical) and likelihood.class_dimension == 1
 
 
 def averaged(likelihood: Likelihood, predictions: Tensor) -> Tensor:
     """Eq. 9 for one batch, from the members' predictions [m, ...]."""
     if likelihood.name != "gaussian":
+        beside = predictions.ndim == 3 and predictions.stride(2) != 1  # items lie side by side, and not their classes
+        if beside:
+            return ensemble_log_likelihoods(predictions.mT).mT.contiguous()
         return ensemble_log_likelihoods(predictions)
     total = None
     for prediction in predictions:

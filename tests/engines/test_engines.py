@@ -379,6 +379,7 @@ def test_sigma_zero_is_the_network_bit_for_bit(engine, kind):
         pytest.param(lambda m: nn.init.ones_(m[0].bias), id="a parameter that is not perturbed"),
         pytest.param(lambda m: m[1].running_mean.add_(1), id="a buffer"),
         pytest.param(lambda m: setattr(m[1], "eps", 0.5), id="an attribute"),
+        pytest.param(lambda m: setattr(m[0], "new", m[0].__dict__.pop("output_padding")), id="an attribute's name"),
         pytest.param(lambda m: m.__setitem__(2, nn.Tanh().eval()), id="a module"),
         pytest.param(lambda m: m[2].register_forward_hook(lambda module, inputs, output: 2 * output), id="a hook"),
         pytest.param(lambda m: m.load_state_dict(networks.cnn(1, torch.float64).state_dict()), id="loaded weights"),
