@@ -43,6 +43,7 @@ ON_CPU: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "resnet20": (resnet20, (3, 32, 32)),
 }
 ON_GPU = ("resnet50", "densenet121", "vgg16")
+NAMES = {"mnist_mlp": "MNIST MLP", "demo_cnn": "demo CNN", "resnet20": "ResNet-20"}
 
 
 def main() -> None:
@@ -51,23 +52,26 @@ def main() -> None:
     parser.add_argument("--networks", default="", help="networks; others keep their rows")
     parser.add_argument("--batches", default="1,2,4,8,16,32,64,128,256")
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--threads", default="1,2", help="of a CPU: with one the clock is the process's own")
     parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
     cuda = arguments.device.startswith("cuda")
     path = arguments.out / f"engines-{'gpu' if cuda else 'cpu'}.json"
-    for name in arguments.networks.split(",") if arguments.networks else ON_GPU if cuda else ON_CPU:
-        rows = (on_gpu if cuda else on_cpu)(name, arguments)
-        content: dict[str, Any] = {"size": SIZE, "rounds": arguments.rounds, "rows": [*_kept(path, name), *rows]}
-        write_atomically(path, json.dumps(content | {"provenance": provenance(0)}, indent=1, allow_nan=False) + "\n")
+    for threads in [1] if cuda else map(int, arguments.threads.split(",")):
+        torch.set_num_threads(threads)
+        for name in arguments.networks.split(",") if arguments.networks else ON_GPU if cuda else ON_CPU:
+            rows = [row | {"threads": threads} for row in (on_gpu if cuda else on_cpu)(name, arguments)]
+            rows = [*_kept(path, name, threads), *rows]
+            content: dict[str, Any] = {"size": SIZE, "rounds": arguments.rounds, "rows": rows}
+            text = json.dumps(content | {"provenance": provenance(0)}, indent=1, allow_nan=False)
+            write_atomically(path, text + "\n")
     print(f"wrote {path.name}")
 
 
-def _kept(path: Path, measured: str) -> list[dict[str, Any]]:
-    """The rows of other networks, measured before."""
+def _kept(path: Path, measured: str, threads: int) -> list[dict[str, Any]]:
+    """The rows of other networks and of other numbers of threads, measured before."""
     known = json.loads(path.read_text())["rows"] if path.exists() else []
-    return [row for row in known if row["network"] != measured]
+    return [row for row in known if (row["network"], row.get("threads", 1)) != (measured, threads)]
 
 
 def on_cpu(name: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
@@ -82,7 +86,11 @@ def on_cpu(name: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
         best = min(value for engine, value in ratios.items() if engine != "auto")
         measured = {"plain_us": 1e6 * plain, **ratios, "auto_to_best": ratios["auto"] / best}
         rows.append({"network": name, "batch": batch, **measured})
-        print(f"{name} {batch}: " + ", ".join(f"{k} {v:.2f}" for k, v in ratios.items()), flush=True)
+        print(
+            f"{name} {batch}, {torch.get_num_threads()} threads: "
+            + ", ".join(f"{k} {v:.2f}" for k, v in ratios.items()),
+            flush=True,
+        )
     return rows
 
 
@@ -207,26 +215,30 @@ def section(found: dict[str, Any]) -> str:
 
 
 def _cpu_section(found: dict[str, Any]) -> str:
-    names = {"mnist_mlp": "MNIST MLP", "demo_cnn": "demo CNN", "resnet20": "ResNet-20"}
-    engines = ("loop", "joined", "vmap")
-    table = [
-        f"| {names[row['network']]} | {row['batch']} | {' | '.join(f'{row[engine]:.2f}' for engine in engines)} "
-        f"| **{row['auto']:.2f}** | {row['auto_to_best']:.2f} |"
-        for row in sorted(found["rows"], key=lambda row: list(names).index(row["network"]))
-    ]
     return "\n".join(
         [
             "## Engines on a CPU",
             "",
-            f"A prediction of m = {found['size']} members, in units of ten plain passes; and `auto` over the best of "
-            f"the others, aim at most 1.05 ([engines.md](engines.md)). `python -m benchmarks.engines`; {where(found)}.",
+            f"A prediction of m = {found['size']} members, in units of ten plain passes of the network with as many "
+            "threads; and `auto` over the best of the others, aim at most 1.05 ([engines.md](engines.md)). Aim for the "
+            f"MNIST MLP in batches of 1 to 32: 0.5. `python -m benchmarks.engines`; {where(found)}.",
             "",
-            "| network | batch | loop | joined | vmap | auto | auto / best |",
-            "|---|---|---|---|---|---|---|",
-            *table,
+            "| network | batch | threads | loop | joined | vmap | auto | auto / best |",
+            "|---|---|---|---|---|---|---|---|",
+            *map(_cpu_row, sorted(found["rows"], key=_place)),
             "",
         ]
     )
+
+
+def _place(row: dict[str, Any]) -> tuple[int, int]:
+    return list(NAMES).index(row["network"]), row["threads"]
+
+
+def _cpu_row(row: dict[str, Any]) -> str:
+    engines = " | ".join(f"{row[engine]:.2f}" for engine in ("loop", "joined", "vmap"))
+    place = f"{NAMES[row['network']]} | {row['batch']} | {row['threads']}"
+    return f"| {place} | {engines} | **{row['auto']:.2f}** | {row['auto_to_best']:.2f} |"
 
 
 def _gpu_section(found: dict[str, Any]) -> str:
