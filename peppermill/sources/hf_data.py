@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from peppermill.optional import importing
 from peppermill.sources.items import Items
 from peppermill.sources.pillow import picture
 from peppermill.sources.preparation import OPTIONS, preparation
@@ -62,10 +63,8 @@ def data(text: str, prepare: Callable[[Any], Any] | None = None, class_names: tu
 
 
 def _library() -> ModuleType:
-    try:
+    with importing("`hf:` data need the library datasets", "datasets", "hf"):
         import datasets
-    except ImportError as error:
-        raise ImportError('`hf:` data need the library datasets: `pip install "peppermill[hf]"`.') from error
     found: ModuleType = datasets
     return found
 

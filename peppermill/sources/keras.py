@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from peppermill.optional import importing
 from peppermill.sources.pillow import resized_by_the_paper
 from peppermill.sources.query import split_query, whole_number
 from peppermill.sources.source import Source, class_count, one_clear_line, refuse_unknown, wants_weights
@@ -58,10 +59,8 @@ def library() -> Any:
     """Keras on the torch backend: what the environment says is read once, when Keras is imported."""
     if "keras" not in sys.modules:
         _refuse_backend(os.environ.setdefault("KERAS_BACKEND", "torch"))
-    try:
+    with importing("Keras models need Keras 3", "keras", "keras"):
         import keras
-    except ImportError as error:
-        raise ImportError(f'Keras models need Keras 3 ({error}): `pip install "peppermill[keras]"`.') from error
     _refuse_backend(keras.backend.backend())
     return keras
 

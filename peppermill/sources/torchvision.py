@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from peppermill.optional import importing
 from peppermill.sources.query import split_query
 from peppermill.sources.source import Source, class_count, one_clear_line, refuse_unknown, wants_weights
 
@@ -27,13 +28,8 @@ def source(text: str, pretrained: bool = True) -> Source:
 
 
 def _library() -> Any:
-    try:
+    with importing("`torchvision:` needs torchvision", "torchvision", "torchvision"):
         import torchvision.models
-    except (ImportError, RuntimeError) as error:  # its operators are missing beside another build of torch
-        raise ImportError(
-            f"`torchvision:` needs torchvision, built for this torch ({error}): `pip install "
-            '"peppermill[torchvision]"`.'
-        ) from error
     return torchvision.models
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
+from peppermill.optional import importing
 from peppermill.sources.query import split_query, whole_number
 from peppermill.sources.source import Source, one_clear_line, wants_weights
 
@@ -38,12 +39,8 @@ def source(text: str, pretrained: bool = True) -> Source:
 
 
 def _library() -> Any:
-    try:
+    with importing("`hf:` models need transformers", "transformers", "transformers"):
         import transformers
-    except ImportError as error:
-        raise ImportError(
-            f'`hf:` models need transformers ({error}): `pip install "peppermill[transformers]"`.'
-        ) from error
     return transformers
 
 
