@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -75,8 +76,18 @@ def _refuse_backend(name: str) -> None:
 def _saved(keras: Any, path: str) -> Any:
     if not Path(path).is_file():
         raise ValueError(f"there is no file {path}: `keras:` takes the path of what `model.save` wrote.")
+    if not _has_the_form(path):
+        raise ValueError(f"{path} is no file that `model.save` of Keras wrote, or is damaged: save the model again.")
     with one_clear_line(f"keras:{path}", "expected a whole model of Keras' own layers, as `model.save` writes it"):
         return without_activation(keras, keras.saving.load_model(path, compile=False))
+
+
+def _has_the_form(path: str) -> bool:
+    """A .keras file is a zip archive, the others begin as HDF5 files do."""
+    if path.endswith(".keras"):
+        return zipfile.is_zipfile(path)
+    with open(path, "rb") as file:
+        return file.read(8) == b"\x89HDF\r\n\x1a\n"
 
 
 def _image_shape(options: dict[str, str]) -> dict[str, tuple[int, int, int]]:
