@@ -41,9 +41,12 @@ class Commands(TyperGroup):
         return code
 
 
+_plain = functools.partial(Console, highlight=False, emoji=False)  # or `hf:cat:test` has an animal in it
+
+
 def out() -> Console:
     """Where results go; wide enough for the table where there is no terminal to ask."""
-    return Console(width=None if sys.stdout.isatty() else 140, highlight=False, soft_wrap=False)
+    return _plain(width=None if sys.stdout.isatty() else 140, soft_wrap=False)
 
 
 def say(text: str) -> None:
@@ -112,7 +115,7 @@ def show_sweep(content: Mapping[str, Any]) -> None:
 
 def _complain(message: str, error: BaseException | None = None) -> None:
     if speaks(error):
-        Console(stderr=True, highlight=False, soft_wrap=True).print(f"[bold red]error:[/] {escape(message)}")
+        _plain(stderr=True, soft_wrap=True).print(f"[bold red]error:[/] {escape(message)}")
 
 
 def _complain_of_usage(error: Any) -> None:
@@ -132,4 +135,4 @@ def _one_line(error: Exception) -> str:
 
 def _note(message: Warning | str, *_: Any, **__: Any) -> None:
     if speaks():
-        Console(stderr=True, highlight=False, soft_wrap=True).print(f"[yellow]note:[/] {escape(str(message))}")
+        _plain(stderr=True, soft_wrap=True).print(f"[yellow]note:[/] {escape(str(message))}")
