@@ -7,6 +7,9 @@ from contextlib import contextmanager
 
 import torch
 
+#: What cures a library that is there.
+VERSIONS = f"install it, and what it imports, in versions for torch {torch.__version__}"
+
 
 @contextmanager
 def importing(need: str, package: str, extra: str) -> Iterator[None]:
@@ -18,13 +21,11 @@ def importing(need: str, package: str, extra: str) -> Iterator[None]:
         yield
     except Exception as error:  # torchvision, beside another build of torch, raises a RuntimeError
         absent = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else None
-        broken = "" if absent == package else f", which is installed but does not import ({_reason(error)})"
-        cure = f'`pip install "peppermill[{extra}]"`' if absent else _VERSIONS
+        broken = "" if absent == package else f", which is installed but does not import ({reason(error)})"
+        cure = f'`pip install "peppermill[{extra}]"`' if absent else VERSIONS
         raise ImportError(f"{need}{broken}: {cure}.") from error
 
 
-_VERSIONS = f"install it, and what it imports, in versions for torch {torch.__version__}"
-
-
-def _reason(error: Exception) -> str:
+def reason(error: BaseException) -> str:
+    """An error in one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split()).rstrip('.')[:300]}"

@@ -6,6 +6,8 @@ import functools
 import sys
 import warnings
 from collections.abc import Callable, Mapping
+from pathlib import Path
+from traceback import walk_tb
 from typing import Any, TypeVar
 
 import typer
@@ -128,9 +130,17 @@ def _complain_of_usage(error: Any) -> None:
 
 
 def _one_line(error: Exception) -> str:
-    expected = isinstance(error, (ValueError, TypeError, OSError, ImportError, ProcessError))
+    expected = isinstance(error, (OSError, ImportError, ProcessError)) or (
+        isinstance(error, (ValueError, TypeError)) and _is_ours(error)
+    )
     message = " ".join(str(error).split()) or type(error).__name__
     return message if expected else f"{type(error).__name__}: {message} (`peppermill --debug ...` shows where.)"
+
+
+def _is_ours(error: Exception) -> bool:
+    """Whether this package raised it, with words for the user: a network may raise a ValueError of its own."""
+    *_, (frame, _) = walk_tb(error.__traceback__)
+    return frame.f_code.co_filename.startswith(str(Path(__file__).parents[1]))
 
 
 def _note(message: Warning | str, *_: Any, **__: Any) -> None:

@@ -39,7 +39,10 @@ def data(text: str, prepare: Callable[[Any], Any] | None = None, class_names: tu
         table = table.cast_column(column, library.Image(decode=False))
         prepare = preparation(origin, options, prepare)
     elif prepare is None:
-        raise ValueError(f"{origin}: this model does not say how its texts are prepared: use a model of `hf:`.")
+        raise ValueError(
+            f"{origin} holds texts, and this model brings no tokenizer (or one that cannot fill up short texts): use a "
+            "text classifier of `hf:`, and put its tokenizer beside it with `tokenizer.save_pretrained(folder)`."
+        )
     labels, classes = _numbered(
         _labels(origin, table, label), getattr(table.features[label], "names", None), class_names
     )

@@ -80,7 +80,10 @@ def _images(transformers: Any, name: str, where: dict[str, str]) -> Callable[[An
 def _texts(
     transformers: Any, name: str, where: dict[str, str], options: dict[str, str], config: Any
 ) -> Callable[[str], dict[str, Tensor]] | None:
-    """A string -> tokens [length] and what goes with them, all of one length; nothing where there is no tokenizer."""
+    """A string -> tokens [length] and what goes with them, all of one length; nothing where there is no tokenizer.
+
+    Without its files the library makes one up that knows no word.
+    """
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(name, **where)
     except ABSENT:
@@ -91,7 +94,8 @@ def _texts(
         found = tokenizer(text, padding="max_length", truncation=True, max_length=length, return_tensors="pt")
         return {key: value[0] for key, value in found.items()}
 
-    return prepare if tokenizer.pad_token is not None else None
+    knows_words = len(tokenizer) > len(tokenizer.all_special_tokens) + 2  # a made-up one may know two signs
+    return prepare if tokenizer.pad_token is not None and knows_words else None
 
 
 def _length(options: dict[str, str], tokenizer: Any, config: Any) -> int:

@@ -97,6 +97,10 @@ def test_data_that_are_not_there(refused, data, match):
         ("python:my_models:number", "returned int, which is no torch.nn.Module"),
         ("python:my_models:softmaxed", "the network's outputs look like probabilities"),
         ("python:torch.nn:Linear", "is called without arguments, and cannot be"),
+        (
+            "python:my_models:unpacking",
+            "error: ValueError: not enough values to unpack (expected 3, got 2) (`peppermill",
+        ),
         ("python:torch.nn:Identity", "it has no floating-point parameter at all"),
     ],
 )

@@ -156,7 +156,9 @@ def test_hidden_labels_are_refused(saved):
 
 
 def test_texts_need_a_model_that_prepares_them(saved):
-    with pytest.raises(ValueError, match="this model does not say how its texts are prepared"):
+    with pytest.raises(
+        ValueError, match=r"holds texts, and this model brings no tokenizer .*: use a text classifier of `hf:`"
+    ):
         data_from(saved(texts()))
 
 
