@@ -55,11 +55,13 @@ class Categorical:
             )
         _check_integers(labels)
         if list(labels.shape) != expected:
-            raise ValueError(
-                f"labels of shape {list(labels.shape)} do not fit outputs of shape {list(outputs.shape)}: expected "
-                f"{expected}, one class number for each item. Where the classes are in the last dimension, use "
-                "`likelihood=pm.Categorical(class_dimension=-1)`; one-hot labels need `labels.argmax(dim=1)`."
+            cure = (
+                f"expected {expected}, one class number for each item. Where the classes are in the last dimension, "
+                "use `likelihood=pm.Categorical(class_dimension=-1)`; one-hot labels need `labels.argmax(dim=1)`."
             )
+            counts = f"a batch of {len(outputs):,} inputs needs {len(outputs):,} labels, and has {len(labels):,}."
+            what = f"labels of shape {list(labels.shape)} do not fit outputs of shape {list(outputs.shape)}"
+            raise ValueError(f"{what}: {cure if len(labels) == len(outputs) else counts}")
         self._check_range(labels, outputs.shape[self.class_dimension])
         _refuse_probabilities(outputs.detach().movedim(self.class_dimension, -1))
 
