@@ -182,8 +182,8 @@ def _as_batches(data: Data, argument: str, batch_size: int) -> Iterable[Any]:
     if isinstance(data, TensorDataset):
         inputs = data.tensors[:-1] if len(data.tensors) > 2 else data.tensors[0]
         return _pair(inputs, data.tensors[-1], argument, batch_size)
-    if isinstance(data, Dataset):
-        return DataLoader(data, batch_size=batch_size)
+    if isinstance(data, Dataset) or hasattr(data, "__getitems__"):  # of Hugging Face, which are torch's in form only
+        return DataLoader(data, batch_size=batch_size)  # type: ignore[arg-type]
     if not isinstance(data, (Tensor, np.ndarray, str, Mapping)) and isinstance(data, Iterable):
         return data
     raise TypeError(
@@ -222,7 +222,10 @@ def split_batch(batch: Any, argument: str) -> Batch:
 def _labels(value: Any, argument: str) -> Tensor:
     labels = torch.as_tensor(value)
     if labels.ndim == 0:
-        raise ValueError(f"the labels of `{argument}` are one number, {labels}: expected one for each input, [batch].")
+        raise ValueError(
+            f"the labels of `{argument}` are one number, {labels}: expected one for each input of a batch; data that "
+            "give one item after another belong in a DataLoader."
+        )
     return labels
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,15 @@ def _library() -> Any:
 def _cure(name: str) -> str:
     if Path(name).is_dir():
         return "expected the folder of a classifier that `model.save_pretrained(folder)` wrote"
-    return "name a folder that `model.save_pretrained(folder)` wrote, or a repository of the hub, with a connection"
+    near = difflib.get_close_matches(Path(name).name, _saved_beside(Path(name)), n=3)
+    meant = f"did you mean {', '.join(f'hf:{Path(name).with_name(found)}' for found in near)}? Or " if near else ""
+    wanted = "name a folder that `model.save_pretrained(folder)` wrote, or a repository of the hub, with a connection"
+    return f"{meant}{wanted}"
+
+
+def _saved_beside(path: Path) -> list[str]:
+    """The folders of networks where this one was looked for."""
+    return [found.parent.name for found in path.parent.glob("*/config.json")] if path.name else []
 
 
 def _is_image_classifier(transformers: Any, name: str, config: Any) -> bool:

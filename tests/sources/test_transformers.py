@@ -146,6 +146,13 @@ def test_a_loader_with_a_data_collator_gives_the_same(bert, texts):
     assert [point.log_likelihood for point in a] == pytest.approx([point.log_likelihood for point in b], rel=1e-6)
 
 
+def test_a_data_set_of_the_same_makers_gives_the_same(bert, texts):
+    rows = [{key: value[k] for key, value in batch.items()} for batch in texts for k in range(len(batch["labels"]))]
+    table = datasets.Dataset.from_list([{key: value.tolist() for key, value in row.items()} for row in rows])
+    a, b = (pm.sweep_sigma(bert.model, data, sigmas=[0.1], size=2) for data in (texts, table.with_format("torch")))
+    assert a.points[1].log_likelihood == pytest.approx(b.points[1].log_likelihood, rel=1e-6)
+
+
 def test_the_command_line_fits_and_evaluates_a_folder(folders, texts, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     inputs = {f"x.{key}": torch.cat([batch[key] for batch in texts]).numpy() for key in texts[0] if key != "labels"}
@@ -184,6 +191,7 @@ def test_without_pretrained_weights_the_architecture_is_made(folders):
     ("text", "match"),
     [
         ("hf:nobody/nothing", r"hf:nobody/nothing could not be had \(.*\): name a folder that .* or a repository"),
+        ("hf:{}/birt", r"hf:.*/birt could not be had \(.*\): did you mean hf:.*/bert\? Or name a folder that"),
         ("hf:no_folder", r"hf:no_folder could not be had"),
         ("hf:{}", r"could not be had \(Unrecognized model .*: expected the folder of a classifier"),
         (
