@@ -32,7 +32,7 @@ def source(text: str, pretrained: bool = True) -> Source:
     keras = library()
     name, options = split_query(text, "keras", ("pretrained", "classes", "size"))
     if name.endswith(FILES):
-        return Source(_saved(keras, name).eval())
+        return Source(_saved(keras, name).eval(), channels_last=True)
     known = {key: value for key, value in vars(keras.applications).items() if key[0].isupper()}
     refuse_unknown("keras", name, known)
     pretrained = wants_weights(options, pretrained)
@@ -40,7 +40,7 @@ def source(text: str, pretrained: bool = True) -> Source:
     with one_clear_line(f"keras:{name}", "connect to the network once, or give weights with `--weights FILE.h5`"):
         weights = "imagenet" if pretrained else None
         model = known[name](weights=weights, classifier_activation=None, **sizes).eval()
-    return Source(model, _preparation(known[name], model))
+    return Source(model, _preparation(known[name], model), channels_last=True)
 
 
 def without_activation(keras: Any, model: Any) -> Any:

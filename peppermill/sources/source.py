@@ -19,12 +19,13 @@ class Source:
     """A network in evaluation mode, and how its inputs are made.
 
     `prepare` turns one raw item (a PIL image; for text models a string) into the network's input, a tensor or a dict of
-    tensors without a batch dimension.
+    tensors without a batch dimension. `channels_last` is how the network wants pictures that something else prepares.
     """
 
     model: nn.Module
     prepare: Callable[[Any], Any] | None = None
     class_names: tuple[str, ...] | None = None
+    channels_last: bool = False
 
 
 def wants_weights(options: dict[str, str], otherwise: bool) -> bool:

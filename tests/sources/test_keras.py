@@ -18,6 +18,7 @@ from peppermill.parameters import select
 from peppermill.sources import source_from
 
 from . import tiny
+from .pictures import folder_of
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),  # of Keras beside numpy 2
@@ -122,6 +123,23 @@ def test_the_command_line_fits_and_evaluates_a_saved_model(images, tmp_path, mon
     pep = pm.load("pep.json", source_from("keras:model.keras").model)
     assert pep.sigma > 0
     assert f"{pm.evaluate(pep, (images, labels)).nll.value:.4f}" in scored.stdout
+
+
+def test_a_saved_model_takes_a_folder_of_pictures_with_the_channels_last(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential(
+        [keras.Input((6, 6, 3)), layers.Conv2D(4, 3), layers.GlobalAveragePooling2D(), layers.Dense(2)], name="network"
+    )
+    model.save("model.keras")
+    folder_of(tmp_path / "val", {"cat": 3, "dog": 2}, height=6, width=6)
+    found = CliRunner().invoke(app, ["predict", "keras:model.keras", "imagefolder:val?size=6&std=0.5,0.5,0.5"])
+    assert found.exit_code == 0, found.stderr
+    pixels = [np.array(Image.open(path)) for path in sorted((tmp_path / "val").glob("*/*.png"))]
+    with torch.no_grad():
+        expected = model(torch.from_numpy(np.stack(pixels) / 255 / 0.5).float()).log_softmax(dim=1)
+    with np.load("predictions.npz") as predictions:
+        np.testing.assert_allclose(predictions["log_probs"], expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("ending", [".weights.h5", ".safetensors", ".pt"])
