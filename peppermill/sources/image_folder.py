@@ -20,7 +20,7 @@ from torch import Tensor
 
 from peppermill.advice import advise
 from peppermill.sources.items import Items
-from peppermill.sources.label_file import classes_in_order, read_labels
+from peppermill.sources.label_file import classes_in_order, lines_of, read_labels
 from peppermill.sources.pillow import library, picture
 from peppermill.sources.preparation import OPTIONS, preparation
 from peppermill.sources.query import skips_bad, split_query, whole_number
@@ -92,7 +92,9 @@ def _class_file(path: Path) -> tuple[str, ...]:
         raise ValueError(
             f"there is no file of classes {path}, neither among the pictures nor here: write one name a line."
         )
-    names = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    names = [line.strip() for line in lines_of(path, "the name of a class is") if line.strip()]
+    if not names:
+        raise ValueError(f"{path} names no class: write the network's classes in their order, one on each line.")
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice:
         raise ValueError(f"{path} names the class {twice} twice: each class needs its own line.")

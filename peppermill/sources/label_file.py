@@ -64,10 +64,7 @@ def _rows(path: Path) -> dict[str, str]:
         raise ValueError(
             f"there is no label file {path}, neither among the pictures nor here: write lines such as `a.jpg,3`."
         )
-    try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not a text file: a name and a label are expected on each line.") from error
+    lines = lines_of(path, "a name and a label are")
     rows: dict[str, str] = {}
     for number, line in enumerate(lines, start=1):
         cells = _cells(line)
@@ -79,6 +76,14 @@ def _rows(path: Path) -> dict[str, str]:
             raise ValueError(f"{path}, line {number}: {cells[0]} has a label already: keep one of its lines.")
         rows[cells[0]] = cells[1]
     return rows
+
+
+def lines_of(path: Path, expected: str) -> list[str]:
+    """The lines of a text file, in the encoding that everybody uses, with or without a mark that says so."""
+    try:
+        return path.read_text(encoding="utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not a text file: {expected} expected on each line.") from error
 
 
 def _cells(line: str) -> list[str]:

@@ -224,6 +224,12 @@ def test_files_of_classes_that_do_not_fit(folder):
     (folder / "classes.txt").write_text("cat\ndog\ncat\n")
     with pytest.raises(ValueError, match="names the class cat twice: each class needs its own line"):
         found(folder, "size=4&classes=classes.txt")
+    (folder / "classes.txt").write_text("\n \n")
+    with pytest.raises(ValueError, match=r"classes\.txt names no class: write the network's classes in their order"):
+        found(folder, "size=4&classes=classes.txt")
+    (folder / "classes.txt").write_bytes(b"\xff\xfe\x00\x80")
+    with pytest.raises(ValueError, match=r"classes\.txt is not a text file: the name of a class is expected on each"):
+        found(folder, "size=4&classes=classes.txt")
     with pytest.raises(ValueError, match=r"there is no file of classes nowhere\.txt"):
         found(folder, "size=4&classes=nowhere.txt")
 
