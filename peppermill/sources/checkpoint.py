@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import json
 import pickle
+import re
 import warnings
 import zipfile
 from collections.abc import Mapping
@@ -140,4 +141,14 @@ def _first_complaint(error: RuntimeError) -> str:
     more = f" (and {len(complaints) - 1} more)" if len(complaints) > 1 else ""
     names = " ".join(complaints[:1]).split(", ")
     others = f" and {len(names) - 3:,} others." if names[0].count("key(s)") and len(names) > 3 else ""
-    return ", ".join(names[:3] if others else names) + others + more
+    return ", ".join(names[:3] if others else names) + others + more + _other_classes(complaints)
+
+
+def _other_classes(complaints: list[str]) -> str:
+    """What to do where one layer alone has another size, which is the last one of a network for other classes."""
+    sizes = [re.findall(r"torch\.Size\(\[(\d+)", complaint) for complaint in complaints]
+    if len(complaints) > 2 or not all(
+        len(found) == 2 and found == sizes[0] and found[0] != found[1] for found in sizes
+    ):
+        return ""
+    return f" Where these are the classes, say how many there are, as in `timm:NAME?classes={sizes[0][0]}`."

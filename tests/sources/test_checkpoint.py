@@ -121,6 +121,15 @@ def test_weights_of_another_network_are_told_what_does_not_fit(model, tmp_path):
         load_weights(model, tmp_path / "weights.pt")
 
 
+def test_weights_for_other_classes_are_told_how_many(model, tmp_path):
+    other = nn.Sequential(*network()[:4], nn.Linear(64, 7))
+    torch.save(other.state_dict(), tmp_path / "weights.pt")
+    with pytest.raises(
+        ValueError, match=r"size mismatch for 4\.weight: .* say how many .* as in `timm:NAME\?classes=7`"
+    ):
+        load_weights(model, tmp_path / "weights.pt")
+
+
 def test_weights_without_a_network_are_asked_for_one():
     with pytest.raises(
         ValueError, match=r"holds weights and no network: name one behind an @, as in `checkpoint:w\.pt@"
