@@ -20,7 +20,7 @@ def importing(need: str, package: str, extra: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # torchvision, beside another build of torch, raises a RuntimeError
-        absent = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else None
+        absent = (error.name or package).partition(".")[0] if isinstance(error, ModuleNotFoundError) else None
         broken = "" if absent == package else f", which is installed but does not import ({reason(error)})"
         cure = f'`pip install "peppermill[{extra}]"`' if absent else VERSIONS
         raise ImportError(f"{need}{broken}: {cure}.") from error
