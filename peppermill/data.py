@@ -182,8 +182,8 @@ def _as_batches(data: Data, argument: str, batch_size: int) -> Iterable[Any]:
     if isinstance(data, TensorDataset):
         inputs = data.tensors[:-1] if len(data.tensors) > 2 else data.tensors[0]
         return _pair(inputs, data.tensors[-1], argument, batch_size)
-    if isinstance(data, Dataset):
-        return DataLoader(data, batch_size=batch_size)
+    if isinstance(data, Dataset) or hasattr(data, "__getitems__"):  # of Hugging Face, which are torch's in form only
+        return DataLoader(data, batch_size=batch_size)  # type: ignore[arg-type]
     if not isinstance(data, (Tensor, np.ndarray, str, Mapping)) and isinstance(data, Iterable):
         return data
     raise TypeError(
@@ -193,7 +193,7 @@ def _as_batches(data: Data, argument: str, batch_size: int) -> Iterable[Any]:
 
 
 def _pair(inputs: Any, labels: Any, argument: str, batch_size: int) -> Pair:
-    inputs, labels = map_tensors(lambda t: t, inputs), torch.as_tensor(labels)
+    inputs, labels = map_tensors(lambda t: t, inputs), _labels(labels, argument)
     lengths: set[int] = set()
     map_tensors(lambda t: lengths.add(len(t)), inputs)
     if lengths != {len(labels)}:
@@ -209,14 +209,24 @@ def split_batch(batch: Any, argument: str) -> Batch:
     if isinstance(batch, Mapping):
         key = next((key for key in ("labels", "label") if key in batch), None)
         if key is not None:
-            return {k: v for k, v in batch.items() if k != key}, torch.as_tensor(batch[key])
+            return {k: v for k, v in batch.items() if k != key}, _labels(batch[key], argument)
     elif isinstance(batch, (tuple, list)) and len(batch) >= 2:
         inputs = batch[0] if len(batch) == 2 else tuple(batch[:-1])
-        return inputs, torch.as_tensor(batch[-1])
+        return inputs, _labels(batch[-1], argument)
     raise TypeError(
         f"a batch of `{argument}` is a {type(batch).__name__} in which no labels were found: expected (inputs, labels)"
         ', or a dict with "labels".'
     )
+
+
+def _labels(value: Any, argument: str) -> Tensor:
+    labels = torch.as_tensor(value)
+    if labels.ndim == 0:
+        raise ValueError(
+            f"the labels of `{argument}` are one number, {labels}: expected one for each input of a batch; data that "
+            "give one item after another belong in a DataLoader."
+        )
+    return labels
 
 
 def _head(source: Iterable[Any], argument: str, seed: int) -> int:

@@ -32,14 +32,14 @@ class KerasWeight:
 def functional_call(model: nn.Module, params: Params, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """What the network gives with these parameters in place of its own, which are back afterwards."""
     args, keywords = _arguments(model, args, kwargs)
-    with _keras_scope(model, params):
+    with _keras_scope(model, params), _shapes_explained(model):
         return torch.func.functional_call(model, params, args, keywords)
 
 
 def plain_call(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """What the network gives as it is; a Keras model computes where its weights are."""
     args, keywords = _arguments(model, args, kwargs)
-    with _keras_scope(model, {}) if isinstance(model, nn.Module) else nullcontext():
+    with _keras_scope(model, {}) if isinstance(model, nn.Module) else nullcontext(), _shapes_explained(model):
         return model(*args, **keywords)
 
 
@@ -133,6 +133,22 @@ def _arguments(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> 
     if getattr(model, "inputs", None) and len(args) != 1:
         args, kwargs = ((list(args),), kwargs) if args else ((kwargs,), {})
     return args, {**({"training": False} if model._call_has_training_arg else {}), **kwargs}
+
+
+@contextmanager
+def _shapes_explained(model: Any) -> Iterator[None]:
+    """What an exported graph says of inputs of another shape than its own, with the cure."""
+    try:
+        yield
+    except (AssertionError, RuntimeError) as error:
+        said = str(error).partition("\n")[0]
+        if not _is_exported(model) or not said.startswith(("Guard failed", "Expected input at")):
+            raise
+        raise ValueError(
+            f"the exported network does not take these inputs ({said}): its shapes were settled by the export. Give it "
+            "inputs and batches (`batch_size`) of that size, or export it for every batch with "
+            "`dynamic_shapes=({0: torch.export.Dim.DYNAMIC},)`."
+        ) from error
 
 
 def _is_exported(module: Any) -> bool:

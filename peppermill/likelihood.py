@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from peppermill.advice import advise
+from peppermill.output_checks import check_integers, refuse_probabilities
 from peppermill.types import Likelihood
 
 
@@ -55,15 +56,17 @@ class Categorical:
                 f"the network's outputs have shape {list(outputs.shape)}, which leaves fewer than two classes in "
                 f'dimension {self.class_dimension}. For one yes-or-no output use `likelihood="bernoulli"`.'
             )
-        _check_integers(labels)
+        check_integers(labels)
         if list(labels.shape) != expected:
-            raise ValueError(
-                f"labels of shape {list(labels.shape)} do not fit outputs of shape {list(outputs.shape)}: expected "
-                f"{expected}, one class number for each item. Where the classes are in the last dimension, use "
-                "`likelihood=pm.Categorical(class_dimension=-1)`; one-hot labels need `labels.argmax(dim=1)`."
+            cure = (
+                f"expected {expected}, one class number for each item. Where the classes are in the last dimension, "
+                "use `likelihood=pm.Categorical(class_dimension=-1)`; one-hot labels need `labels.argmax(dim=1)`."
             )
+            counts = f"a batch of {len(outputs):,} inputs needs {len(outputs):,} labels, and has {len(labels):,}."
+            what = f"labels of shape {list(labels.shape)} do not fit outputs of shape {list(outputs.shape)}"
+            raise ValueError(f"{what}: {cure if len(labels) == len(outputs) else counts}")
         self._check_range(labels, outputs.shape[self.class_dimension])
-        _refuse_probabilities(outputs.detach().movedim(self.class_dimension, -1))
+        refuse_probabilities(outputs.detach().movedim(self.class_dimension, -1))
 
     def predict(self, outputs: Tensor) -> Tensor:
         return _wide(outputs).log_softmax(dim=self.class_dimension).movedim(self.class_dimension, -1)
@@ -230,21 +233,3 @@ def _log_add(total: Tensor | None, log_probs: Tensor) -> Tensor:
 def _long_dimensions(tensor: Tensor) -> list[int]:
     """The shape without its ones: [B, 1] is arranged like [B]."""
     return [length for length in tensor.shape if length != 1]
-
-
-def _check_integers(labels: Tensor) -> None:
-    if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
-        raise TypeError(
-            f"labels have type {labels.dtype}, but class numbers are integers: pass `labels.long()`, or for one-hot "
-            "or soft labels `labels.argmax(dim=1)`."
-        )
-
-
-def _refuse_probabilities(outputs: Tensor) -> None:
-    """Rows of non-negative numbers that sum to one: a softmax of those is a wrong, timid prediction."""
-    sums_to_one = (outputs.float().sum(dim=-1) - 1).abs() < max(1e-3, torch.finfo(outputs.dtype).eps)
-    if len(outputs) and bool((outputs >= 0).all()) and bool(sums_to_one.all()):
-        raise ValueError(
-            "the network's outputs look like probabilities (every row sums to 1), not logits. Remove the last softmax "
-            "(Keras: `model.layers[-1].activation = keras.activations.linear`), or return `probabilities.log()`."
-        )

@@ -21,7 +21,7 @@ def progress(what: str, total: int | None = None) -> Iterator[Tick]:
 
     Of several processes, the first shows its line.
     """
-    if not sys.stderr.isatty() or rank():
+    if not is_shown():
         yield lambda items: None
         return
     line = _Line(what, total)
@@ -29,6 +29,11 @@ def progress(what: str, total: int | None = None) -> Iterator[Tick]:
         yield line.advance
     finally:
         line.clear()
+
+
+def is_shown() -> bool:
+    """Whether somebody looks, and this process is the one to show something."""
+    return sys.stderr.isatty() and rank() == 0
 
 
 class _Line:

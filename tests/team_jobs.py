@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import io
 import json
 import os
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +24,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import peppermill as pm
+from peppermill import progress
 from peppermill.data import Batches
 from peppermill.parts import part_of
 from peppermill.processes.group import rank
@@ -365,3 +368,20 @@ def dies() -> None:
 
     model.register_forward_hook(die)
     pm.fit(model, networks.items(40), size=2, batch_size=8)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def shown() -> str:
+    """What a fit writes on this process's terminal, where a line is shown at once."""
+    network, validation, _ = overfitted()
+    before, patience = sys.stderr, progress.PATIENCE
+    sys.stderr, progress.PATIENCE = Terminal(), 0.0
+    try:
+        pm.fit(network, validation, size=2, batch_size=5)
+        return sys.stderr.getvalue()
+    finally:
+        sys.stderr, progress.PATIENCE = before, patience

@@ -303,6 +303,12 @@ def test_data_of_another_form_are_refused(data):
         Batches(data)
 
 
+@pytest.mark.parametrize("data", [(X, Y[0]), [(X, Y[0])], [{"x": X, "labels": Y[0]}], [(X, 2)]])
+def test_one_label_for_all_inputs_is_refused(data):
+    with pytest.raises(ValueError, match=r"the labels of `data` are one number, \d: expected one for each input"):
+        list(Batches(data))
+
+
 @pytest.mark.parametrize("data", [[X, Y], [(X,)], [{"x": X, "y": Y}], [X.numpy()], (X, Y.tolist())])
 def test_batches_without_labels_are_refused(data):
     kind = type(data[0]).__name__

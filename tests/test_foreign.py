@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 import torch
-from networks import assert_untouched, snapshot
+from networks import assert_untouched, mlp, snapshot
 from torch import nn
 
 import peppermill as pm
@@ -349,3 +349,16 @@ def test_an_embedding_in_an_exported_graph_is_known_by_its_name():
     model.word_embeddings.weight = nn.Parameter(torch.zeros(7, 4))
     model.patch_embed.projection.weight = nn.Parameter(torch.zeros(4, 4))
     assert list(select(model, "kernels")) == ["patch_embed.projection.weight"]
+
+
+@pytest.mark.filterwarnings("ignore:noise does not help here")
+@pytest.mark.parametrize("run", [lambda m, d: pm.fit(m, d, size=2), pm.evaluate], ids=["fit", "evaluate"])
+def test_a_graph_exported_for_one_size_of_batches_says_so_with_the_cure(run):
+    """It takes 40 items in batches of 8; of 37, the last batch has 5."""
+    inputs, labels = torch.randn(40, 6), torch.arange(40) % 3
+    model = torch.export.export(mlp(), (torch.zeros(8, 6),)).module()
+    run(model, list(zip(inputs.split(8), labels.split(8), strict=True)))
+    match = r"does not take these inputs \(.*8.*\): .*`batch_size`.*`dynamic_shapes=\(\{0: torch\.export\.Dim"
+    for data in ((inputs, labels), list(zip(inputs[:37].split(8), labels[:37].split(8), strict=True))):
+        with pytest.raises(ValueError, match=match):
+            run(model, data)

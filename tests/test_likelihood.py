@@ -197,9 +197,7 @@ def test_labels_that_are_not_integers_are_refused(dtype):
         Categorical().check(normal(3, 3), torch.ones(3, dtype=dtype))
 
 
-@pytest.mark.parametrize(
-    ("outputs", "labels"), [((4, 3), (4, 3)), ((4, 3), (5,)), ((2, 5, 3), (2, 5)), ((4, 3), (4, 1))]
-)
+@pytest.mark.parametrize(("outputs", "labels"), [((4, 3), (4, 3)), ((2, 5, 3), (2, 5)), ((4, 3), (4, 1))])
 def test_labels_of_another_shape_are_refused_with_the_cure(outputs, labels):
     with pytest.raises(ValueError) as error:
         Categorical().check(normal(*outputs), torch.zeros(labels, dtype=torch.long))
@@ -207,6 +205,12 @@ def test_labels_of_another_shape_are_refused_with_the_cure(outputs, labels):
     assert f"labels of shape {list(labels)} do not fit outputs of shape {list(outputs)}" in text
     assert "class_dimension=-1" in text
     assert "labels.argmax(dim=1)" in text
+
+
+@pytest.mark.parametrize(("inputs", "labels"), [(4, 5), (5, 4), (4, 1)])
+def test_more_inputs_than_labels_or_fewer_are_counted(inputs, labels):
+    with pytest.raises(ValueError, match=rf"a batch of {inputs} inputs needs {inputs} labels, and has {labels}\.$"):
+        Categorical().check(normal(inputs, 3), torch.zeros(labels, dtype=torch.long))
 
 
 @pytest.mark.parametrize("shape", [(4, 1), (4,)])

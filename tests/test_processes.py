@@ -276,6 +276,13 @@ def test_the_first_process_gives_the_warnings_of_all_once(team, what):
     assert [answer.warnings for answer in others] == [[], []]
 
 
+@BOTH
+def test_the_first_process_alone_shows_how_far_it_is(team, processes):
+    first, *others = team.do("shown", processes=processes)
+    assert "fitting sigma" in first.found
+    assert [answer.found for answer in others] == [""] * (processes - 1)
+
+
 def test_one_process_can_work_alone(team):
     first, other = team.do("first_alone")
     assert_same([first], alone("sigma_of", 40, 8).found)

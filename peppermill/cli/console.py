@@ -6,6 +6,8 @@ import functools
 import sys
 import warnings
 from collections.abc import Callable, Mapping
+from pathlib import Path
+from traceback import walk_tb
 from typing import Any, TypeVar
 
 import typer
@@ -41,9 +43,12 @@ class Commands(TyperGroup):
         return code
 
 
+_plain = functools.partial(Console, highlight=False, emoji=False)  # or `hf:cat:test` has an animal in it
+
+
 def out() -> Console:
     """Where results go; wide enough for the table where there is no terminal to ask."""
-    return Console(width=None if sys.stdout.isatty() else 140, highlight=False, soft_wrap=False)
+    return _plain(width=None if sys.stdout.isatty() else 140, soft_wrap=False)
 
 
 def say(text: str) -> None:
@@ -112,7 +117,7 @@ def show_sweep(content: Mapping[str, Any]) -> None:
 
 def _complain(message: str, error: BaseException | None = None) -> None:
     if speaks(error):
-        Console(stderr=True, highlight=False, soft_wrap=True).print(f"[bold red]error:[/] {escape(message)}")
+        _plain(stderr=True, soft_wrap=True).print(f"[bold red]error:[/] {escape(message)}")
 
 
 def _complain_of_usage(error: Any) -> None:
@@ -125,11 +130,19 @@ def _complain_of_usage(error: Any) -> None:
 
 
 def _one_line(error: Exception) -> str:
-    expected = isinstance(error, (ValueError, TypeError, OSError, ImportError, ProcessError))
+    expected = isinstance(error, (OSError, ImportError, ProcessError)) or (
+        isinstance(error, (ValueError, TypeError)) and _is_ours(error)
+    )
     message = " ".join(str(error).split()) or type(error).__name__
     return message if expected else f"{type(error).__name__}: {message} (`peppermill --debug ...` shows where.)"
 
 
+def _is_ours(error: Exception) -> bool:
+    """Whether this package raised it, with words for the user: a network may raise a ValueError of its own."""
+    *_, (frame, _) = walk_tb(error.__traceback__)
+    return frame.f_code.co_filename.startswith(str(Path(__file__).parents[1]))
+
+
 def _note(message: Warning | str, *_: Any, **__: Any) -> None:
     if speaks():
-        Console(stderr=True, highlight=False, soft_wrap=True).print(f"[yellow]note:[/] {escape(str(message))}")
+        _plain(stderr=True, soft_wrap=True).print(f"[yellow]note:[/] {escape(str(message))}")

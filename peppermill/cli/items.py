@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from peppermill.data import Batches, call, output_tensor
 from peppermill.ensemble import PepEnsemble
 from peppermill.sources import data_from, data_or_inputs_from
 from peppermill.sources.items import Items
+from peppermill.sources.preparation import Preparation
 from peppermill.sources.source import Source
 from peppermill.splitting import Split, split_of, take
 
@@ -23,7 +25,8 @@ def labelled(data: str, source: Source, batch_size: int = 500) -> Any:
 
 def labelled_or_not(data: str, source: Source, batch_size: int) -> Any:
     """All data; the inputs alone, an array, a tensor or a dict of them, where they have no labels."""
-    return _read(data_or_inputs_from(data, source.prepare, source.class_names), source, batch_size)
+    found = data_or_inputs_from(data, source.prepare, source.class_names)
+    return _read(_arranged(found, source), source, batch_size)
 
 
 def tuning(data: str, source: Source, validation: int | None, seed: int, batch_size: int) -> tuple[Any, Split | None]:
@@ -68,7 +71,14 @@ def tuned(data: str, source: Source, pep: PepEnsemble, batch_size: int) -> Any:
 
 
 def _found(data: str, source: Source) -> Any:
-    return data_from(data, source.prepare, source.class_names)
+    return _arranged(data_from(data, source.prepare, source.class_names), source)
+
+
+def _arranged(data: Any, source: Source) -> Any:
+    """Pictures that are prepared as the user says, with their channels where the network has them."""
+    if not source.channels_last or not isinstance(data, Items) or not isinstance(data.prepare, Preparation):
+        return data
+    return replace(data, prepare=replace(data.prepare, channels_last=True))
 
 
 def _read(data: Any, source: Source, batch_size: int) -> Any:

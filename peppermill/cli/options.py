@@ -15,6 +15,7 @@ from peppermill.engines.choose import engine_of
 from peppermill.ensemble import PepEnsemble, load
 from peppermill.sources import source_from
 from peppermill.sources.checkpoint import load_weights
+from peppermill.sources.label_file import lines_of
 from peppermill.sources.source import Source
 
 Model = Annotated[
@@ -99,7 +100,7 @@ def lines(path: Path) -> list[str]:
         raise ValueError(
             f"there is no file {path}: `--class-names` must name a text file with the name of each class on a line."
         )
-    return path.read_text(encoding="utf-8").splitlines()
+    return lines_of(path, "the name of a class is")
 
 
 def numbers(text: str, option: str) -> list[float]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
@@ -42,7 +43,14 @@ def in_processes(command: Callable[..., Any], shared: bool) -> Callable[..., Any
 
 @contextmanager
 def quiet_but_the_first() -> Iterator[None]:
-    """Within this, of several processes that were launched only the first prints."""
+    """Within this, of several processes that were launched only the first prints.
+
+    The libraries of Hugging Face draw bars of their own, which belong on a terminal, once; they read this as they are
+    imported.
+    """
+    if launched_rank() or not sys.stderr.isatty():
+        for name in ("HF_HUB_DISABLE_PROGRESS_BARS", "HF_DATASETS_DISABLE_PROGRESS_BARS"):
+            os.environ.setdefault(name, "1")
     if launched_rank() == 0:
         yield
         return

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.fx import Graph, Node
 from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
 from peppermill.engines.joining import convolution_relu, convolution_sum_relu, plain_convolution
@@ -42,13 +43,17 @@ class Together:
     def __init__(self, recording: Recording, weights: int) -> None:
         before, self.graph = parts_of(recording, weights)
         self.prepare, self.constants = recording.compiled(before), recording.constants
+        self.own = _own(before)
 
-    def kept(self, members: Sequence[Params]) -> list[Each]:
-        """What is worth keeping of the members' weights."""
+    def kept(self, members: Sequence[Params]) -> list[Each | Tensor]:
+        """What is worth keeping: of each member's weights, and of those that all share, which are there once."""
         columns = zip(*(self.prepare(*params.values()) for params in members), strict=True)
-        return [Each(_read_along_channels(torch.stack(column))) for column in columns]
+        return [
+            Each(_read_along_channels(torch.stack(column))) if own else column[0]
+            for own, column in zip(self.own, columns, strict=True)
+        ]
 
-    def run(self, kept: Sequence[Each], inputs: Sequence[Tensor]) -> Tensor:
+    def run(self, kept: Sequence[Each | Tensor], inputs: Sequence[Tensor]) -> Tensor:
         """The outputs of all members, [m, ...]."""
         values: dict[Any, Any] = {}
         given = iter([*kept, *inputs])
@@ -63,6 +68,18 @@ class Together:
             else:
                 result: Tensor = args[0].value
         return result
+
+
+def _own(before: Graph) -> list[bool]:
+    """Of each result of a graph, whether it depends on what the graph is given."""
+    found: set[Node] = set()
+    results: Any = ()
+    for node in before.nodes:
+        if node.op == "placeholder" or found.intersection(node.all_input_nodes):
+            found.add(node)
+        if node.op == "output":
+            (results,) = node.args
+    return [node in found for node in results]
 
 
 def _applied(target: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -84,10 +101,14 @@ def _applied(target: Callable[..., Any], args: Any, kwargs: Any) -> Any:
 
 
 def _convolved(target: Any, inputs: Any, kernels: Any, biases: Any, *more: Any) -> Tensor:
-    """A convolution of every member, [m, batch, outputs, height, width]: one for images that all share, or one kernel
-    of our own, or one of m times the groups."""
+    """A convolution of every member, [m, batch, outputs, height, width]: one for a kernel or for images that all share,
+    or one kernel of our own, or one of m times the groups."""
     *others, stride, padding, dilation, groups = more
     count = len(next(one.value for one in (inputs, kernels, biases, *others) if isinstance(one, Each)))
+    if not isinstance(kernels, Each) and not isinstance(biases, Each):
+        shown, *branches = (_spread(one, count).flatten(0, 1) for one in (inputs, *others))
+        flat = target(shown, kernels, biases, *branches, stride, padding, dilation, groups)
+        return torch.unflatten(flat, 0, (count, -1))
     kernels, biases, *others = (_spread(one, count) for one in (kernels, biases, *others))
     if not isinstance(inputs, Each) and groups == 1 and not others:
         flat = target(inputs, kernels.flatten(0, 1), _flat(biases), stride, padding, dilation, 1)

@@ -25,6 +25,7 @@ from peppermill.data import Batches, map_tensors
 from peppermill.ensemble import PepEnsemble
 from peppermill.files import refuse_unwritable
 from peppermill.fitting import fit
+from peppermill.optional import importing
 from peppermill.predictions import Predictions, predict
 from peppermill.types import PepWarning
 
@@ -33,12 +34,14 @@ SPLIT_WEIGHTS = ("FSDPStrategy", "DeepSpeedStrategy", "ModelParallelStrategy")
 
 def _callback_class() -> Any:
     """Of the package that is in use already, else of the one that is installed."""
+    failures = []
     for package in sorted(("lightning.pytorch", "pytorch_lightning"), key=lambda name: name not in sys.modules):
         try:
-            return import_module(package).Callback
+            with importing("PepCallback needs Lightning", package.partition(".")[0], "lightning"):
+                return import_module(package).Callback
         except ImportError as error:
-            missing = error
-    raise ImportError(f'PepCallback needs Lightning ({missing}): `pip install "peppermill[lightning]"`.') from missing
+            failures.append(error)
+    raise max(failures, key=lambda error: not isinstance(error.__cause__, ModuleNotFoundError))  # a broken one first
 
 
 class PepCallback(_callback_class()):  # type: ignore[misc]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec
 
 from peppermill.files import write_atomically
+from peppermill.optional import importing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -102,9 +103,7 @@ def pixels(png: bytes) -> Any:
 
 
 def _style() -> AbstractContextManager[None]:
-    try:
+    with importing("pictures need matplotlib", "matplotlib", "plots"):
         import matplotlib
-    except ImportError as error:
-        raise ImportError('pictures need matplotlib: `pip install "peppermill[plots]"`.') from error
     context: AbstractContextManager[None] = matplotlib.rc_context(STYLE)
     return context

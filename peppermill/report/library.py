@@ -10,16 +10,16 @@ from __future__ import annotations
 import re
 from importlib import import_module
 
+from peppermill.optional import importing
+
 _TRACES = re.compile(r"\.register\(\[([\w$]+)\(\)(?:,[\w$]+\(\))+\]\)")
 _OPENING, _ENDING = '"use strict";var Plotly=', "window.Plotly = Plotly;"
 
 
 def plotly_script() -> str:
     """plotly.js, reduced to what the page uses."""
-    try:
+    with importing("the report needs plotly", "plotly", "report"):
         script: str = import_module("plotly.offline").get_plotlyjs()
-    except ImportError as error:
-        raise ImportError('the report needs plotly: `pip install "peppermill[report]"`.') from error
     return unwrapped(lines_and_bars(script))
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import io
 import json
 import pickle
+import re
+import warnings
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,6 +22,11 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 TORCH_FILES, KERAS_FILES = (".pt", ".pth", ".ckpt", ".bin"), (".h5", ".hdf5", ".keras")
+STATE_KEYS = ("state_dict", "model_state_dict", "model")  # under which training programs keep it
+_REFUSED = {  # by a word of torch's
+    "GLOBAL": "holds more than numbers, which could run code when opened, and is refused",
+    "TorchScript": "is a program of TorchScript, of which the weights alone cannot be had",
+}
 _NO_ARCHIVE = "is no archive that `torch.export.save` wrote, or is damaged"
 
 
@@ -32,9 +39,18 @@ def load_weights(model: nn.Module, path: Path) -> None:
         return
     state = _torch_state(path) if path.suffix in TORCH_FILES else _safetensors_state(path)
     try:
-        model.load_state_dict(state)
+        model.load_state_dict(_bare(state, model))
     except RuntimeError as error:
         raise ValueError(f"{path} does not fit this {type(model).__name__}: {_first_complaint(error)}") from error
+
+
+def _bare(state: Mapping[str, Tensor], model: nn.Module) -> Mapping[str, Tensor]:
+    """Without what DistributedDataParallel and `torch.compile` put before every name."""
+    own = set(model.state_dict())
+    for wrapper in ("module.", "_orig_mod."):
+        if own.isdisjoint(state) and all(name.startswith(wrapper) for name in state):
+            state = {name.removeprefix(wrapper): value for name, value in state.items()}
+    return state
 
 
 def exported(text: str) -> nn.Module:
@@ -82,21 +98,26 @@ def _safetensors_state(path: Path) -> dict[str, Tensor]:
 
 
 def _torch_state(path: Path) -> Mapping[str, Tensor]:
-    """The state dict in a file, also where it lies under `state_dict` or `model`, as training programs write it."""
-    try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    except (RuntimeError, EOFError, pickle.UnpicklingError, ValueError) as error:
-        if "GLOBAL" in str(error):
-            raise ValueError(
-                f"{path} holds more than numbers, which could run code when opened, and is refused: save "
-                "`model.state_dict()` alone."
-            ) from error
-        raise ValueError(f"{path} is no file that `torch.save` wrote, or is truncated ({_words(error)}).") from error
-    for key in ("state_dict", "model"):
+    """The state dict in a file, also where training programs put it."""
+    content = _opened(path)
+    for key in STATE_KEYS:
         content = content[key] if isinstance(content, Mapping) and isinstance(content.get(key), Mapping) else content
     if not isinstance(content, Mapping) or not all(isinstance(value, Tensor) for value in content.values()):
-        raise ValueError(f"{path} holds no state dict: save `model.state_dict()`.")
+        found = f" but {', '.join(map(str, list(content)[:5]))}" if isinstance(content, Mapping) else ""
+        raise ValueError(f"{path} holds no state dict{found}: save `model.state_dict()`.")
     return content
+
+
+def _opened(path: Path) -> Any:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what torch has to say about an archive of TorchScript is said below
+            return torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # of junk, torch's unpickler raises whatever its first byte leads to
+        for word, cause in _REFUSED.items():
+            if word in str(error):
+                raise ValueError(f"{path} {cause}: save `model.state_dict()` alone.") from error
+        raise ValueError(f"{path} is no file that `torch.save` wrote, or is truncated ({_words(error)}).") from error
 
 
 def _load_keras_weights(model: Any, path: Path) -> None:
@@ -115,7 +136,19 @@ def _words(error: Exception) -> str:
 
 
 def _first_complaint(error: RuntimeError) -> str:
-    """The first of the lines in which torch lists what does not fit, and how many follow."""
+    """The first of the lines in which torch lists what does not fit, and how many follow; of a list of names, three."""
     complaints = [line.strip() for line in str(error).splitlines()[1:]]
     more = f" (and {len(complaints) - 1} more)" if len(complaints) > 1 else ""
-    return " ".join(complaints[:1]) + more
+    names = " ".join(complaints[:1]).split(", ")
+    others = f" and {len(names) - 3:,} others." if names[0].count("key(s)") and len(names) > 3 else ""
+    return ", ".join(names[:3] if others else names) + others + more + _other_classes(complaints)
+
+
+def _other_classes(complaints: list[str]) -> str:
+    """What to do where one layer alone has another size, which is the last one of a network for other classes."""
+    sizes = [re.findall(r"torch\.Size\(\[(\d+)", complaint) for complaint in complaints]
+    if len(complaints) > 2 or not all(
+        len(found) == 2 and found == sizes[0] and found[0] != found[1] for found in sizes
+    ):
+        return ""
+    return f" Where these are the classes, say how many there are, as in `timm:NAME?classes={sizes[0][0]}`."

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from peppermill.optional import importing
 from peppermill.sources.items import Items
 from peppermill.sources.pillow import picture
 from peppermill.sources.preparation import OPTIONS, preparation
@@ -38,9 +39,12 @@ def data(text: str, prepare: Callable[[Any], Any] | None = None, class_names: tu
         table = table.cast_column(column, library.Image(decode=False))
         prepare = preparation(origin, options, prepare)
     elif prepare is None:
-        raise ValueError(f"{origin}: this model does not say how its texts are prepared: use a model of `hf:`.")
+        raise ValueError(
+            f"{origin} holds texts, and this model brings no tokenizer (or one that cannot fill up short texts): use a "
+            "text classifier of `hf:`, and put its tokenizer beside it with `tokenizer.save_pretrained(folder)`."
+        )
     labels, classes = _numbered(
-        _labels(origin, table, label), getattr(table.features[label], "names", None), class_names
+        origin, _labels(origin, table, label), getattr(table.features[label], "names", None), class_names
     )
     inputs = table.select_columns([column])
 
@@ -62,10 +66,8 @@ def data(text: str, prepare: Callable[[Any], Any] | None = None, class_names: tu
 
 
 def _library() -> ModuleType:
-    try:
+    with importing("`hf:` data need the library datasets", "datasets", "hf"):
         import datasets
-    except ImportError as error:
-        raise ImportError('`hf:` data need the library datasets: `pip install "peppermill[hf]"`.') from error
     found: ModuleType = datasets
     return found
 
@@ -146,11 +148,25 @@ def _labels(origin: str, table: Any, label: str) -> Tensor:
 
 
 def _numbered(
-    labels: Tensor, names: list[str] | None, class_names: tuple[str, ...] | None
+    origin: str, labels: Tensor, names: list[str] | None, class_names: tuple[str, ...] | None
 ) -> tuple[Tensor, tuple[str, ...] | None]:
-    if not names or not class_names or not set(names) <= set(class_names):
+    """The model's numbers where it has all the names; else the data's own, unless the model has other ones for some."""
+    if not names or not class_names:
         return labels, tuple(names) if names else None
+    strange = [name for name in names if name not in class_names]
+    if strange:
+        _refuse_moved(origin, names, class_names, strange[0])
+        return labels, tuple(names)
     return torch.tensor([class_names.index(name) for name in names])[labels], class_names
+
+
+def _refuse_moved(origin: str, names: list[str], class_names: tuple[str, ...], strange: str) -> None:
+    moved = [name for name in names if name in class_names and class_names.index(name) != names.index(name)]
+    if moved:
+        raise ValueError(
+            f"{origin}: the class {moved[0]} has another number in the network, and {strange} is none of its classes: "
+            "give the classes of the data the names that the network has for them."
+        )
 
 
 def _picture(found: Mapping[str, Any]) -> Any:

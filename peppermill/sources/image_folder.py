@@ -20,7 +20,7 @@ from torch import Tensor
 
 from peppermill.advice import advise
 from peppermill.sources.items import Items
-from peppermill.sources.label_file import read_labels
+from peppermill.sources.label_file import classes_in_order, lines_of, read_labels
 from peppermill.sources.pillow import library, picture
 from peppermill.sources.preparation import OPTIONS, preparation
 from peppermill.sources.query import skips_bad, split_query, whole_number
@@ -40,7 +40,7 @@ def data(text: str, prepare: Callable[[Any], Any] | None = None, class_names: tu
         class_names = _class_file(_beside(folder, options["classes"]))
     names, others = _pictures(folder)
     if "labels" in options:
-        labels, classes = read_labels(_beside(folder, options["labels"]), names, class_names)
+        labels, classes = read_labels(_beside(folder, options["labels"]), names, class_names, "classes" in options)
     else:
         labels, classes, names = _by_folder(origin, folder, names, class_names, "classes" in options)
     if not names:
@@ -56,11 +56,6 @@ def data(text: str, prepare: Callable[[Any], Any] | None = None, class_names: tu
         skip_bad=skips_bad(options),
         workers=whole_number(options, "workers", 0),
     )
-
-
-def class_order(names: list[str]) -> tuple[str, ...]:
-    """Sorted; as numbers where all are numbers, so that 10 comes after 9."""
-    return tuple(sorted(names, key=(lambda name: (int(name), name)) if all(map(str.isdecimal, names)) else None))
 
 
 def _pictures(folder: Path) -> tuple[list[str], list[str]]:
@@ -86,13 +81,7 @@ def _by_folder(
             f"{origin} has {what}: expected one sub-folder for each class, or a file of labels, as in "
             f"`{origin}?labels=labels.csv`."
         )
-    strange = sorted(set(folders) - set(class_names or ()))
-    if said and strange:
-        raise ValueError(
-            f"{origin}: the sub-folder {strange[0]} is not among the {len(class_names or ())} classes: add its line to "
-            "the file of classes, or move the folder away."
-        )
-    classes = class_names if class_names and not strange else class_order(folders)
+    classes = classes_in_order(f"{origin}: the sub-folder", folders, class_names, said)
     place = {name: k for k, name in enumerate(classes)}
     ordered = sorted(names, key=lambda name: (place[name.partition("/")[0]], name))
     return torch.tensor([place[name.partition("/")[0]] for name in ordered]), classes, ordered
@@ -103,7 +92,9 @@ def _class_file(path: Path) -> tuple[str, ...]:
         raise ValueError(
             f"there is no file of classes {path}, neither among the pictures nor here: write one name a line."
         )
-    names = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    names = [line.strip() for line in lines_of(path, "the name of a class is") if line.strip()]
+    if not names:
+        raise ValueError(f"{path} names no class: write the network's classes in their order, one on each line.")
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice:
         raise ValueError(f"{path} names the class {twice} twice: each class needs its own line.")
@@ -118,8 +109,9 @@ def _beside(folder: Path, name: str) -> Path:
 def _mention(origin: str, others: list[str], classes: tuple[str, ...] | None, labels: Tensor) -> None:
     """What is there and is not used, or is expected and is not there."""
     if others:
-        text = f"{origin}: {len(others):,} files are no pictures by their names and are not read ({others[0]}, ...)."
-        advise(text)
+        one = f"1 file is no picture by its name and is not read ({others[0]})."
+        many = f"{len(others):,} files are no pictures by their names and are not read ({others[0]}, ...)."
+        advise(f"{origin}: {one if len(others) == 1 else many}")
     present = set(labels.tolist())
     empty = [name for k, name in enumerate(classes or ()) if k not in present]
     if empty:

@@ -177,7 +177,14 @@ class Items:
             raw = self.load(row)
         except Exception as error:  # a damaged picture can make a decoder raise anything
             return Bad(self.names[row], " ".join(str(error).split()) or type(error).__name__)
-        made = self.prepare(raw)
+        try:
+            made = self.prepare(raw)
+        except Exception as error:
+            what = "pictures" if self.pictures else "texts"
+            raise ValueError(
+                f"{self.origin} holds {what}, and the model's preparation does not take {self.names[row]} ("
+                f"{type(error).__name__}: {' '.join(str(error).split())[:200]}): use a network for {what}."
+            ) from error
         if isinstance(made, Mapping):
             return {str(key): torch.as_tensor(value) for key, value in made.items()}
         return {None: torch.as_tensor(made)}

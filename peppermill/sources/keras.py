@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from peppermill.optional import importing
 from peppermill.sources.pillow import resized_by_the_paper
 from peppermill.sources.query import split_query, whole_number
 from peppermill.sources.source import Source, class_count, one_clear_line, refuse_unknown, wants_weights
@@ -30,7 +32,7 @@ def source(text: str, pretrained: bool = True) -> Source:
     keras = library()
     name, options = split_query(text, "keras", ("pretrained", "classes", "size"))
     if name.endswith(FILES):
-        return Source(_saved(keras, name).eval())
+        return Source(_saved(keras, name).eval(), channels_last=True)
     known = {key: value for key, value in vars(keras.applications).items() if key[0].isupper()}
     refuse_unknown("keras", name, known)
     pretrained = wants_weights(options, pretrained)
@@ -38,7 +40,7 @@ def source(text: str, pretrained: bool = True) -> Source:
     with one_clear_line(f"keras:{name}", "connect to the network once, or give weights with `--weights FILE.h5`"):
         weights = "imagenet" if pretrained else None
         model = known[name](weights=weights, classifier_activation=None, **sizes).eval()
-    return Source(model, _preparation(known[name], model))
+    return Source(model, _preparation(known[name], model), channels_last=True)
 
 
 def without_activation(keras: Any, model: Any) -> Any:
@@ -58,10 +60,8 @@ def library() -> Any:
     """Keras on the torch backend: what the environment says is read once, when Keras is imported."""
     if "keras" not in sys.modules:
         _refuse_backend(os.environ.setdefault("KERAS_BACKEND", "torch"))
-    try:
+    with importing("Keras models need Keras 3", "keras", "keras"):
         import keras
-    except ImportError as error:
-        raise ImportError(f'Keras models need Keras 3 ({error}): `pip install "peppermill[keras]"`.') from error
     _refuse_backend(keras.backend.backend())
     return keras
 
@@ -76,8 +76,18 @@ def _refuse_backend(name: str) -> None:
 def _saved(keras: Any, path: str) -> Any:
     if not Path(path).is_file():
         raise ValueError(f"there is no file {path}: `keras:` takes the path of what `model.save` wrote.")
+    if not _has_the_form(path):
+        raise ValueError(f"{path} is no file that `model.save` of Keras wrote, or is damaged: save the model again.")
     with one_clear_line(f"keras:{path}", "expected a whole model of Keras' own layers, as `model.save` writes it"):
         return without_activation(keras, keras.saving.load_model(path, compile=False))
+
+
+def _has_the_form(path: str) -> bool:
+    """A .keras file is a zip archive, the others begin as HDF5 files do."""
+    if path.endswith(".keras"):
+        return zipfile.is_zipfile(path)
+    with open(path, "rb") as file:
+        return file.read(8) == b"\x89HDF\r\n\x1a\n"
 
 
 def _image_shape(options: dict[str, str]) -> dict[str, tuple[int, int, int]]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
+import difflib
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import torch
@@ -13,12 +14,13 @@ HEADERS = ("file", "filename", "file_name", "image", "image_id", "img", "name", 
 
 
 def read_labels(
-    path: Path, names: Sequence[str], class_names: tuple[str, ...] | None
+    path: Path, names: Sequence[str], class_names: tuple[str, ...] | None, said: bool = False
 ) -> tuple[Tensor, tuple[str, ...] | None]:
     """The labels of the pictures, in their order, and the names of the classes where the labels are words.
 
     `a.jpg,3` or `a.jpg,cat`, also with a tab or a space for the comma; a first line `file,label` is passed over. Whole
     numbers are class numbers, other numbers are values; words are classes, in the order of `class_names` or sorted.
+    `said` is whether the user named the classes.
     """
     rows = _rows(path)
     known = set(names)
@@ -29,7 +31,32 @@ def read_labels(
         )
     if unlabelled:
         raise ValueError(f"{path} has no label for {_some(unlabelled)} of {len(names):,} pictures: add the lines.")
-    return _labels(path, [rows[name] for name in names], class_names)
+    return _labels(path, [rows[name] for name in names], class_names, said)
+
+
+def classes_in_order(
+    what: str, words: Collection[str], class_names: tuple[str, ...] | None, said: bool
+) -> tuple[str, ...]:
+    """Those that were given, or, where none of the words is one of the model's, the words, sorted.
+
+    Where some are the model's and some are not, one is misspelled, and sorted they would get other numbers.
+    """
+    strange = sorted(set(words) - set(class_names or ()))
+    if not class_names or (len(strange) == len(set(words)) and not said):
+        return class_order(set(words))
+    if strange:
+        near = difflib.get_close_matches(strange[0], class_names, n=1)
+        meant = f" (did you mean {near[0]}?)" if near else ""
+        raise ValueError(
+            f"{what} {strange[0]} is not among the {len(class_names):,} classes{meant}: rename it, or name all classes "
+            "in the network's order in a file, one on each line, with `?classes=FILE`."
+        )
+    return class_names
+
+
+def class_order(names: Collection[str]) -> tuple[str, ...]:
+    """Sorted; as numbers where all are numbers, so that 10 comes after 9."""
+    return tuple(sorted(names, key=(lambda name: (int(name), name)) if all(map(str.isdecimal, names)) else None))
 
 
 def _rows(path: Path) -> dict[str, str]:
@@ -37,10 +64,7 @@ def _rows(path: Path) -> dict[str, str]:
         raise ValueError(
             f"there is no label file {path}, neither among the pictures nor here: write lines such as `a.jpg,3`."
         )
-    try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not a text file: a name and a label are expected on each line.") from error
+    lines = lines_of(path, "a name and a label are")
     rows: dict[str, str] = {}
     for number, line in enumerate(lines, start=1):
         cells = _cells(line)
@@ -54,6 +78,14 @@ def _rows(path: Path) -> dict[str, str]:
     return rows
 
 
+def lines_of(path: Path, expected: str) -> list[str]:
+    """The lines of a text file, in the encoding that everybody uses, with or without a mark that says so."""
+    try:
+        return path.read_text(encoding="utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not a text file: {expected} expected on each line.") from error
+
+
 def _cells(line: str) -> list[str]:
     if "\t" in line:
         cells = line.split("\t")
@@ -64,17 +96,19 @@ def _cells(line: str) -> list[str]:
     return [cell.strip() for cell in cells] or [""]
 
 
-def _labels(path: Path, texts: list[str], class_names: tuple[str, ...] | None) -> tuple[Tensor, tuple[str, ...] | None]:
+def _labels(
+    path: Path, texts: list[str], class_names: tuple[str, ...] | None, said: bool
+) -> tuple[Tensor, tuple[str, ...] | None]:
     for kind, dtype in ((int, torch.int64), (float, torch.float32)):
         try:
             return torch.tensor([kind(text) for text in texts], dtype=dtype), None
         except ValueError:
             continue
-    classes = class_names if class_names and set(texts) <= set(class_names) else tuple(sorted(set(texts)))
     numbers = [text for text in texts if text.lstrip("-").isdecimal()]
     if numbers:
         words = next(text for text in texts if text not in numbers)
         raise ValueError(f"{path} has numbers ({numbers[0]}) and words ({words}) for labels: use one of them.")
+    classes = classes_in_order(f"{path}: the label", texts, class_names, said)
     place = {name: k for k, name in enumerate(classes)}
     return torch.tensor([place[text] for text in texts]), classes
 

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from peppermill.optional import importing
+
 
 def picture(file: Path | bytes) -> Any:
     """The picture as an RGB image, decoded to its last pixel; greyscale, palette, CMYK and 16 bits are converted.
@@ -56,10 +58,8 @@ def resized_by_the_paper(image: Any, shorter: int, size: int) -> Any:
 
 def library() -> ModuleType:
     """`PIL.Image`."""
-    try:
+    with importing("pictures need Pillow", "PIL", "images"):
         from PIL import Image
-    except ImportError as error:
-        raise ImportError('pictures need Pillow: `pip install "peppermill[images]"`.') from error
     return Image
 
 

@@ -28,14 +28,16 @@ class Preparation:
     resize: int
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    channels_last: bool = False
 
     def __call__(self, picture: Any) -> Tensor:
-        """[channels, size, size] of float32."""
+        """[channels, size, size] of float32, or [size, size, channels]."""
         image = picture.convert("L") if len(self.mean) == 1 else picture
         pixels = np.array(resized(image, self.resize, self.size)).reshape(self.size, self.size, -1)
         planes = torch.from_numpy(pixels).permute(2, 0, 1).float() / 255
         mean, std = (torch.tensor(numbers).view(-1, 1, 1) for numbers in (self.mean, self.std))
-        return ((planes - mean) / std).contiguous()
+        scaled = (planes - mean) / std
+        return (scaled.permute(1, 2, 0) if self.channels_last else scaled).contiguous()
 
 
 def preparation(origin: str, options: dict[str, str], own: Callable[[Any], Any] | None) -> Callable[[Any], Any]:

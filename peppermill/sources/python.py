@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import inspect
 import sys
@@ -50,9 +51,9 @@ def _call(text: str) -> Any:
         ) from error
     if not callable(getattr(module, name, None)):
         offered = [known for known, value in vars(module).items() if callable(value) and not known.startswith("_")]
-        raise ValueError(
-            f"python:{text}: {module_name} has no function {name!r}; it has {', '.join(offered[:8]) or 'none'}."
-        )
+        near = difflib.get_close_matches(name, offered)
+        advice = f"did you mean {', '.join(near)}?" if near else f"it has {', '.join(offered[:8]) or 'none'}."
+        raise ValueError(f"python:{text}: {module_name} has no function {name!r}; {advice}")
     return _called(text, getattr(module, name))
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import nn
 
+from peppermill.optional import VERSIONS, reason
 from peppermill.sources.query import whole_number
 
 
@@ -18,12 +19,13 @@ class Source:
     """A network in evaluation mode, and how its inputs are made.
 
     `prepare` turns one raw item (a PIL image; for text models a string) into the network's input, a tensor or a dict of
-    tensors without a batch dimension.
+    tensors without a batch dimension. `channels_last` is how the network wants pictures that something else prepares.
     """
 
     model: nn.Module
     prepare: Callable[[Any], Any] | None = None
     class_names: tuple[str, ...] | None = None
+    channels_last: bool = False
 
 
 def wants_weights(options: dict[str, str], otherwise: bool) -> bool:
@@ -65,12 +67,14 @@ def one_clear_line(text: str, cure: str) -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        raise ImportError(f"{text} needs what cannot be imported here ({_root(error)}): install it.") from error
+        root = _root(error)
+        cure = "install it" if isinstance(root, ImportError) else VERSIONS
+        raise ImportError(f"{text} needs what does not import here ({reason(root)}): {cure}.") from error
     except Exception as error:
-        reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        raise OSError(f"{text} could not be had ({reason.rstrip('.')}): {cure}.") from error
+        words = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        raise OSError(f"{text} could not be had ({words.rstrip('.')}): {cure}.") from error
 
 
-def _root(error: BaseException) -> str:
-    """The words of the first of a chain of errors, which alone says what is missing."""
-    return _root(error.__cause__) if error.__cause__ else str(error).partition("\n")[0]
+def _root(error: BaseException) -> BaseException:
+    """The first of a chain of errors, which alone says what is missing."""
+    return _root(error.__cause__) if error.__cause__ else error

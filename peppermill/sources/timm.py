@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from peppermill.optional import importing
 from peppermill.sources.query import split_query
 from peppermill.sources.source import Source, class_count, one_clear_line, refuse_unknown, wants_weights
 
@@ -24,11 +25,9 @@ def source(text: str, pretrained: bool = True) -> Source:
 
 
 def _library() -> Any:
-    try:
+    with importing("`timm:` needs timm", "timm", "timm"):
         import timm
         import timm.data
-    except (ImportError, RuntimeError) as error:  # of torchvision, whose operators are missing beside another torch
-        raise ImportError(f'`timm:` needs timm ({error}): `pip install "peppermill[timm]"`.') from error
     return timm
 
 

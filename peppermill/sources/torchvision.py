@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from peppermill.optional import importing
+from peppermill.progress import is_shown
 from peppermill.sources.query import split_query
 from peppermill.sources.source import Source, class_count, one_clear_line, refuse_unknown, wants_weights
 
@@ -21,19 +23,15 @@ def source(text: str, pretrained: bool = True) -> Source:
     with one_clear_line(
         f"torchvision:{name}", "connect to the network once, or give weights of your own with `--weights FILE`"
     ):
-        model = models.get_model(name, weights=weights if pretrained else None, **sizes).eval()
+        chosen = weights if pretrained else None
+        model = models.get_model(name, weights=chosen, progress=is_shown(), **sizes).eval()
     names = None if sizes else tuple(weights.meta["categories"])
     return Source(model, weights.transforms(), names)
 
 
 def _library() -> Any:
-    try:
+    with importing("`torchvision:` needs torchvision", "torchvision", "torchvision"):
         import torchvision.models
-    except (ImportError, RuntimeError) as error:  # its operators are missing beside another build of torch
-        raise ImportError(
-            f"`torchvision:` needs torchvision, built for this torch ({error}): `pip install "
-            '"peppermill[torchvision]"`.'
-        ) from error
     return torchvision.models
 
 

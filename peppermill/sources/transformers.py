@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
+from peppermill.optional import importing
 from peppermill.sources.query import split_query, whole_number
 from peppermill.sources.source import Source, one_clear_line, wants_weights
 
@@ -38,19 +40,23 @@ def source(text: str, pretrained: bool = True) -> Source:
 
 
 def _library() -> Any:
-    try:
+    with importing("`hf:` models need transformers", "transformers", "transformers"):
         import transformers
-    except ImportError as error:
-        raise ImportError(
-            f'`hf:` models need transformers ({error}): `pip install "peppermill[transformers]"`.'
-        ) from error
     return transformers
 
 
 def _cure(name: str) -> str:
     if Path(name).is_dir():
         return "expected the folder of a classifier that `model.save_pretrained(folder)` wrote"
-    return "name a folder that `model.save_pretrained(folder)` wrote, or a repository of the hub, with a connection"
+    near = difflib.get_close_matches(Path(name).name, _saved_beside(Path(name)), n=3)
+    meant = f"did you mean {', '.join(f'hf:{Path(name).with_name(found)}' for found in near)}? Or " if near else ""
+    wanted = "name a folder that `model.save_pretrained(folder)` wrote, or a repository of the hub, with a connection"
+    return f"{meant}{wanted}"
+
+
+def _saved_beside(path: Path) -> list[str]:
+    """The folders of networks where this one was looked for."""
+    return [found.parent.name for found in path.parent.glob("*/config.json")] if path.name else []
 
 
 def _is_image_classifier(transformers: Any, name: str, config: Any) -> bool:
@@ -83,7 +89,10 @@ def _images(transformers: Any, name: str, where: dict[str, str]) -> Callable[[An
 def _texts(
     transformers: Any, name: str, where: dict[str, str], options: dict[str, str], config: Any
 ) -> Callable[[str], dict[str, Tensor]] | None:
-    """A string -> tokens [length] and what goes with them, all of one length; nothing where there is no tokenizer."""
+    """A string -> tokens [length] and what goes with them, all of one length; nothing where there is no tokenizer.
+
+    Without its files the library makes one up that knows no word.
+    """
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(name, **where)
     except ABSENT:
@@ -94,7 +103,8 @@ def _texts(
         found = tokenizer(text, padding="max_length", truncation=True, max_length=length, return_tensors="pt")
         return {key: value[0] for key, value in found.items()}
 
-    return prepare if tokenizer.pad_token is not None else None
+    knows_words = len(tokenizer) > len(tokenizer.all_special_tokens) + 2  # a made-up one may know two signs
+    return prepare if tokenizer.pad_token is not None and knows_words else None
 
 
 def _length(options: dict[str, str], tokenizer: Any, config: Any) -> int:

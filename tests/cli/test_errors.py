@@ -93,10 +93,15 @@ def test_data_that_are_not_there(refused, data, match):
             "python:their_models:resnet",
             "there is no module 'their_models'. Run the command in the folder that holds it",
         ),
+        ("python:my_models:restnet", "my_models has no function 'restnet'; did you mean resnet?"),
         ("python:my_models:vgg", "my_models has no function 'vgg'; it has "),
         ("python:my_models:number", "returned int, which is no torch.nn.Module"),
         ("python:my_models:softmaxed", "the network's outputs look like probabilities"),
         ("python:torch.nn:Linear", "is called without arguments, and cannot be"),
+        (
+            "python:my_models:unpacking",
+            "error: ValueError: not enough values to unpack (expected 3, got 2) (`peppermill",
+        ),
         ("python:torch.nn:Identity", "it has no floating-point parameter at all"),
     ],
 )
@@ -211,6 +216,11 @@ def test_options_of_sweep(refused, options, match):
 )
 def test_options_of_evaluate_and_predict(refused, command, options, match):
     refused(command, MODEL, DATA, *WEIGHTS, *options, match=match)
+
+
+def test_class_names_in_a_file_that_is_no_text(refused):
+    options = (*WEIGHTS, "--class-names", "validation.npz")
+    refused("evaluate", MODEL, DATA, *options, match="validation.npz is not a text file: the name of a class is")
 
 
 def test_no_bins(refused):

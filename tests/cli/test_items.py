@@ -355,6 +355,14 @@ def test_a_damaged_split_is_a_damaged_file(peppermill, split_fit, val):
         assert "pep.json is damaged" in refused(peppermill, "evaluate", NETWORK, FOLDER, "--pep", "pep.json")
 
 
+def test_a_name_between_colons_stays_a_name(peppermill, val):
+    """`:cat:` would become a cat where the terminal's library may have its way."""
+    (val / "notes.txt").write_text("")
+    val.rename("cat")
+    found = peppermill("fit", NETWORK, "imagefolder:cat", "--size", 2, "--iterations", 1)
+    assert "note: imagefolder:cat: 1 file is no picture by its name and is not read (notes.txt).\n" in found.stderr
+
+
 def test_no_global_generator_is_touched(done, val):
     torch.manual_seed(5)
     before = torch.get_rng_state(), np.random.get_state()[1].tolist()

@@ -91,26 +91,29 @@ def torchrun(folder):
 
 
 @pytest.mark.parametrize(
-    ("pause", "message"),
+    ("processes", "pause", "message"),
     [
-        (0, "error: process 1 of 2 was lost, or ended before the others did. Look at what it said;"),
-        (100, "error: ended by SIGTERM: another process was lost, or the job was ended from outside."),
+        (2, 0, "error: process 1 of 2 was lost, or ended before the others did. Look at what it said;"),
+        (3, 0, "error: process 1 of 3 was lost, or ended before the others did. Look at what it said;"),
+        (2, 100, "error: ended by SIGTERM: another process was lost, or the job was ended from outside."),
     ],
-    ids=["at work", "in a call that takes very long"],
+    ids=["at work", "three at work", "in a call that takes very long"],
 )
-def test_when_a_process_is_killed_torchrun_ends_and_the_first_says_why_in_one_line(torchrun, folder, pause, message):
+def test_when_a_process_is_killed_torchrun_ends_and_the_first_says_why_in_one_line(
+    torchrun, folder, processes, pause, message
+):
     """Well within a minute, and no process is left; the first hears of it when it next waits for the other."""
     with Path("my_models.py").open("a") as file:
         file.write(DYING.format(pause=pause))
     start = time.monotonic()
     code, output, complaints = torchrun(
-        2, "-m", "peppermill", "fit", "python:my_models:dying", *FIT[2:], "--engine", "loop"
+        processes, "-m", "peppermill", "fit", "python:my_models:dying", *FIT[2:], "--engine", "loop"
     )
     assert time.monotonic() - start < 60
     assert (code, output, len(complaints)) == (1, "", 1)
     assert complaints[0].startswith(message)
     assert not (folder / "pep.json").exists()
-    for rank in (0, 1):
+    for rank in range(processes):
         with pytest.raises(ProcessLookupError):
             os.kill(int((folder / f"process{rank}").read_text()), 0)
 

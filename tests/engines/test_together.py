@@ -23,6 +23,7 @@ from peppermill.engines.borrowed import borrow
 from peppermill.engines.capture import Recording, quickest
 from peppermill.engines.joined import joined_recording
 from peppermill.engines.joining import channels_last
+from peppermill.engines.recorded import Watching
 from peppermill.engines.together import Together
 
 MEMBERS = 3
@@ -96,6 +97,35 @@ def test_all_members_as_one_network_are_the_members_one_by_one(
     for shown in (images, images + 1):
         expected = torch.stack([output_tensor(functional_call(network, one, (shown,))) for one in members])
         torch.testing.assert_close(together.run(kept, [shown]), expected, rtol=1e-4, atol=1e-4)
+
+
+class Convolutions(Watching):
+    """The shapes of the kernels with which anything is convolved, and how many images are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[list[int], int]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten.convolution.default:
+            self.seen.append((list(args[1].shape), len(args[0])))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(("chosen", "images_seen"), [("head", 2), ("dilated", 2), ("first", 2 * MEMBERS)])
+@torch.no_grad()
+def test_what_all_members_share_is_there_once(chosen: str, images_seen: int) -> None:
+    """The kernel of the grouped layer is nobody's own; its two images are, behind a layer that is."""
+    network, images = made(Residual), channels_last(torch.randn(2, 3, 12, 12))
+    names = [name for name, _ in network.named_parameters() if chosen in name]
+    members = [{name: network.get_parameter(name) + number for name in names} for number in range(MEMBERS)]
+    recording = joined_recording(borrow(network, None, True), members[0], (images,), {}, channels_last)
+    assert recording is not None
+    together = Together(recording, len(names))
+    kept = together.kept(members)
+    with Convolutions() as convolutions:
+        together.run(kept, [images])
+    assert [one for one in convolutions.seen if one[0][1:] == [3, 3, 3]] == [([12, 3, 3, 3], images_seen)]
 
 
 def waiting(seconds: float) -> Callable[[], list[Callable[[], Tensor]]]:

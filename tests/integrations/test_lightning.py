@@ -267,9 +267,21 @@ def test_two_processes_find_what_one_finds_and_one_of_them_writes(module, tmp_pa
     assert pm.load(tmp_path / "pep.json", module).sigma == float(first[1])
 
 
+def test_a_lightning_that_does_not_import_is_said_to_be_there(tmp_path, monkeypatch):
+    """The other package is absent, which is not what has to be mended."""
+    monkeypatch.delitem(sys.modules, "peppermill.integrations.lightning")
+    for name in [name for name in sys.modules if name.split(".")[0] == "pytorch_lightning"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "lightning.pytorch", None)
+    (tmp_path / "pytorch_lightning.py").write_text("raise RuntimeError('operator torchvision::nms does not exist')")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ImportError, match=r"installed but does not import \(RuntimeError: operator torchvision::nms"):
+        pm.PepCallback  # noqa: B018
+
+
 def test_without_lightning_it_says_what_to_install(monkeypatch):
     monkeypatch.delitem(sys.modules, "peppermill.integrations.lightning")
     monkeypatch.setitem(sys.modules, "lightning.pytorch", None)
     monkeypatch.setitem(sys.modules, "pytorch_lightning", None)
-    with pytest.raises(ImportError, match=r'PepCallback needs Lightning .* `pip install "peppermill\[lightning\]"`'):
+    with pytest.raises(ImportError, match=r'PepCallback needs Lightning: `pip install "peppermill\[lightning\]"`'):
         pm.PepCallback  # noqa: B018

@@ -33,7 +33,17 @@ def archive(model, tmp_path):
     return tmp_path / "model.pt2"
 
 
-@pytest.mark.parametrize("wrapped", [lambda s: s, lambda s: {"state_dict": s, "epoch": 3}, lambda s: {"model": s}])
+@pytest.mark.parametrize(
+    "wrapped",
+    [
+        lambda s: s,
+        lambda s: {"state_dict": s, "epoch": 3},
+        lambda s: {"model": s},
+        lambda s: {"epoch": 3, "model_state_dict": s},
+        lambda s: {f"module.{name}": value for name, value in s.items()},
+        lambda s: {"model": {f"_orig_mod.{name}": value for name, value in s.items()}},
+    ],
+)
 def test_a_torch_file_gives_its_weights_also_from_where_training_programs_put_them(model, wrapped, tmp_path):
     torch.save(wrapped(model.state_dict()), tmp_path / "weights.pth")
     other = seeded(network, seed=1)
@@ -67,6 +77,7 @@ def test_a_whole_pickled_network_is_refused(model, tmp_path):
 @pytest.mark.parametrize(
     ("content", "match"),
     [
+        (b"hello world", r"weights\.pt is no file that `torch\.save` wrote, or is truncated"),
         (b"neither", r"weights\.pt is no file that `torch\.save` wrote, or is truncated"),
         (b"", r"weights\.pt is no file that `torch\.save` wrote, or is truncated"),
         (pickle.dumps({"a": 1}, protocol=2), r"weights\.pt is no file that `torch\.save` wrote, or is truncated"),
@@ -86,16 +97,36 @@ def test_a_truncated_torch_file_is_told_so(model, tmp_path):
         load_weights(model, tmp_path / "weights.pt")
 
 
-@pytest.mark.parametrize("content", [{"epoch": 3}, [1, 2], torch.zeros(3)])
-def test_a_torch_file_without_a_state_dict_is_told_so(model, content, tmp_path):
+@pytest.mark.parametrize(
+    ("content", "found"), [({"epoch": 3, "net": {}}, " but epoch, net"), ([1, 2], ""), (torch.zeros(3), "")]
+)
+def test_a_torch_file_without_a_state_dict_is_told_so(model, content, found, tmp_path):
     torch.save(content, tmp_path / "weights.pt")
-    with pytest.raises(ValueError, match=r"weights\.pt holds no state dict: save `model\.state_dict\(\)`"):
+    with pytest.raises(ValueError, match=rf"weights\.pt holds no state dict{found}: save `model\.state_dict\(\)`"):
+        load_weights(model, tmp_path / "weights.pt")
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_a_program_of_torchscript_is_told_so_in_one_line(model, tmp_path):
+    torch.jit.save(torch.jit.script(model), tmp_path / "weights.pt")
+    with pytest.raises(
+        ValueError, match=r"weights\.pt is a program of TorchScript, .*: save `model\.state_dict\(\)` al"
+    ):
         load_weights(model, tmp_path / "weights.pt")
 
 
 def test_weights_of_another_network_are_told_what_does_not_fit(model, tmp_path):
     torch.save(nn.Linear(2, 2).state_dict(), tmp_path / "weights.pt")
-    with pytest.raises(ValueError, match=r"weights\.pt does not fit this Sequential: Missing key.* \(and 1 more\)"):
+    with pytest.raises(ValueError, match=r"Missing key.*: (\"[\w.]+\"(, )?){3} and 5 others\. \(and 1 more\)$"):
+        load_weights(model, tmp_path / "weights.pt")
+
+
+def test_weights_for_other_classes_are_told_how_many(model, tmp_path):
+    other = nn.Sequential(*network()[:4], nn.Linear(64, 7))
+    torch.save(other.state_dict(), tmp_path / "weights.pt")
+    with pytest.raises(
+        ValueError, match=r"size mismatch for 4\.weight: .* say how many .* as in `timm:NAME\?classes=7`"
+    ):
         load_weights(model, tmp_path / "weights.pt")
 
 

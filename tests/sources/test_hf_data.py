@@ -59,6 +59,9 @@ def test_the_models_numbers_count_where_it_has_the_classes_by_name(saved):
     assert items.labels.tolist() == [2, 0, 2, 0]
     assert items.class_names == ("blue", "green", "red")
     assert data_from(path, pixel, ("LABEL_0", "LABEL_1")).labels.tolist() == [0, 1, 0, 1]
+    assert data_from(path, pixel, ("red", "navy")).labels.tolist() == [0, 1, 0, 1]
+    with pytest.raises(ValueError, match="the class red has another number in the network, and blue is none of its"):
+        data_from(path, pixel, ("navy", "red"))
 
 
 def test_pictures_can_be_prepared_by_what_is_said(saved):
@@ -156,7 +159,9 @@ def test_hidden_labels_are_refused(saved):
 
 
 def test_texts_need_a_model_that_prepares_them(saved):
-    with pytest.raises(ValueError, match="this model does not say how its texts are prepared"):
+    with pytest.raises(
+        ValueError, match=r"holds texts, and this model brings no tokenizer .*: use a text classifier of `hf:`"
+    ):
         data_from(saved(texts()))
 
 

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from peppermill.sources.image_folder import class_order, data
+from peppermill.sources.image_folder import data
+from peppermill.sources.label_file import class_order
 from peppermill.types import PepWarning
 from tests.sources.pictures import folder_of, picture
 
@@ -77,7 +78,15 @@ def test_the_models_names_give_the_order_where_the_folder_has_no_other(folder):
     items = found(folder, class_names=("eel", "cat", "dog"))
     assert items.class_names == ("eel", "cat", "dog")
     assert items.labels.tolist() == [0, 1, 1, 1, 2, 2]
-    assert found(folder, class_names=("eel", "cat", "cow")).class_names == ("cat", "dog", "eel")
+    assert found(folder, class_names=("ape", "bee", "cow")).class_names == ("cat", "dog", "eel")
+
+
+def test_classes_of_which_only_some_are_the_models_are_refused(folder):
+    """Sorted, cat would be 0 and eel 2, which the network has the other way round."""
+    with pytest.raises(
+        ValueError, match=r"the sub-folder dog is not among the 3 classes \(did you mean dogs\?\): rename"
+    ):
+        found(folder, class_names=("eel", "cat", "dogs"))
 
 
 def test_a_file_of_classes_gives_the_order_and_the_classes_that_are_not_there(folder):
@@ -126,6 +135,21 @@ def test_labels_in_words_are_classes(flat):
     with pytest.warns(PepWarning, match=r"1 of 3 classes have no picture \(dog"):
         items = labelled(flat, "a.png,cat\nb.png,eel\nc.png,cat\n", class_names=("cat", "dog", "eel"))
     assert items.labels.tolist() == [0, 2, 0]
+
+
+def test_words_that_are_no_class_are_refused(flat):
+    (flat / "classes.txt").write_text("dog\ncat\n")
+    (flat / "labels.csv").write_text("a.png,cta\nb.png,dgo\nc.png,cta\n")
+    with pytest.raises(
+        ValueError, match=r"labels\.csv: the label cta is not among the 2 classes \(did you mean cat\?\)"
+    ):
+        found(flat, "size=4&labels=labels.csv&classes=classes.txt")
+    (flat / "classes.txt").unlink()
+    with pytest.raises(
+        ValueError, match=r"the label fly is not among the 2 classes: rename it, or name all classes in"
+    ):
+        labelled(flat, "a.png,cat\nb.png,fly\nc.png,cat\n", class_names=("dog", "cat"))
+    assert labelled(flat, "a.png,ox\nb.png,fly\nc.png,ox\n", class_names=("dog", "cat")).labels.tolist() == [1, 0, 1]
 
 
 def test_labels_may_be_real_numbers(flat):
@@ -199,6 +223,12 @@ def test_files_of_classes_that_do_not_fit(folder):
         found(folder, "size=4&classes=classes.txt")
     (folder / "classes.txt").write_text("cat\ndog\ncat\n")
     with pytest.raises(ValueError, match="names the class cat twice: each class needs its own line"):
+        found(folder, "size=4&classes=classes.txt")
+    (folder / "classes.txt").write_text("\n \n")
+    with pytest.raises(ValueError, match=r"classes\.txt names no class: write the network's classes in their order"):
+        found(folder, "size=4&classes=classes.txt")
+    (folder / "classes.txt").write_bytes(b"\xff\xfe\x00\x80")
+    with pytest.raises(ValueError, match=r"classes\.txt is not a text file: the name of a class is expected on each"):
         found(folder, "size=4&classes=classes.txt")
     with pytest.raises(ValueError, match=r"there is no file of classes nowhere\.txt"):
         found(folder, "size=4&classes=nowhere.txt")

@@ -150,7 +150,10 @@ def test_nothing_but_damaged_items_is_an_error(skip_bad):
 
 
 def test_a_mistake_in_the_preparation_is_no_damaged_picture():
-    with pytest.raises(ZeroDivisionError):
+    match = (
+        r"^imagefolder:x holds pictures, and the model's preparation does not take 0.png \(ZeroDivisionError: division"
+    )
+    with pytest.raises(ValueError, match=match):
         items(prepare=lambda image: 1 / 0, skip_bad=True).read()
 
 

@@ -1,6 +1,7 @@
 """`keras:NAME` and files that Keras wrote. What a Keras model does inside PEP is in tests/test_foreign.py."""
 
 import sys
+import zipfile
 
 import keras
 import numpy as np
@@ -17,6 +18,7 @@ from peppermill.parameters import select
 from peppermill.sources import source_from
 
 from . import tiny
+from .pictures import folder_of
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),  # of Keras beside numpy 2
@@ -123,6 +125,23 @@ def test_the_command_line_fits_and_evaluates_a_saved_model(images, tmp_path, mon
     assert f"{pm.evaluate(pep, (images, labels)).nll.value:.4f}" in scored.stdout
 
 
+def test_a_saved_model_takes_a_folder_of_pictures_with_the_channels_last(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential(
+        [keras.Input((6, 6, 3)), layers.Conv2D(4, 3), layers.GlobalAveragePooling2D(), layers.Dense(2)], name="network"
+    )
+    model.save("model.keras")
+    folder_of(tmp_path / "val", {"cat": 3, "dog": 2}, height=6, width=6)
+    found = CliRunner().invoke(app, ["predict", "keras:model.keras", "imagefolder:val?size=6&std=0.5,0.5,0.5"])
+    assert found.exit_code == 0, found.stderr
+    pixels = [np.array(Image.open(path)) for path in sorted((tmp_path / "val").glob("*/*.png"))]
+    with torch.no_grad():
+        expected = model(torch.from_numpy(np.stack(pixels) / 255 / 0.5).float()).log_softmax(dim=1)
+    with np.load("predictions.npz") as predictions:
+        np.testing.assert_allclose(predictions["log_probs"], expected, atol=1e-5)
+
+
 @pytest.mark.parametrize("ending", [".weights.h5", ".safetensors", ".pt"])
 def test_weights_from_a_file_go_into_an_application(ending, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -145,11 +164,10 @@ def test_weights_from_a_file_go_into_an_application(ending, tmp_path, monkeypatc
         ("keras:ResNet5", r"keras has no classifier 'ResNet5': did you mean keras:ResNet50"),
         ("keras:resnet50", r"did you mean keras:ResNet50,"),
         ("keras:nowhere.keras", r"there is no file nowhere\.keras"),
-        (
-            "keras:broken.keras",
-            r"keras:broken\.keras could not be had \(.*\): expected a whole model of Keras' own lay",
-        ),
-        ("keras:broken.h5", r"keras:broken\.h5 could not be had"),
+        ("keras:broken.keras", r"^broken\.keras is no file that `model\.save` of Keras wrote, or is damaged"),
+        ("keras:broken.h5", r"^broken\.h5 is no file that `model\.save` of Keras wrote, or is damaged"),
+        ("keras:other.keras", r"keras:other\.keras could not be had \(.*\): expected a whole model of Keras' own lay"),
+        ("keras:only.weights.h5", r"keras:only\.weights\.h5 could not be had \(.*\): expected a whole model of Keras"),
         ("keras:ResNet50?size=large", r"`size=large` must be a whole number, at least 1"),
         ("keras:ResNet50?pretrained=false&size=8", r"keras:ResNet50 could not be had \(.*at least 32"),
         ("checkpoint:broken.h5@keras:MobileNetV2?size=32", r"broken\.h5 does not fit this Functional: "),
@@ -160,6 +178,9 @@ def test_what_cannot_be_had_gets_one_clear_line(text, match, tmp_path, monkeypat
     monkeypatch.chdir(tmp_path)
     for name in ("broken.keras", "broken.h5"):
         (tmp_path / name).write_bytes(b"neither")
+    with zipfile.ZipFile("other.keras", "w") as archive:
+        archive.writestr("config.json", "{}")
+    keras.Sequential([layers.Input((2,)), layers.Dense(2)]).save_weights("only.weights.h5")
     with pytest.raises((OSError, ValueError), match=match) as error:
         source_from(text)
     assert "\n" not in str(error.value)

@@ -158,8 +158,23 @@ def test_a_torchvision_of_another_torch_gets_one_clear_line(library, tmp_path, m
         monkeypatch.delitem(sys.modules, name)
     (tmp_path / f"{library}.py").write_text("raise RuntimeError('operator torchvision::nms does not exist')")
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(ImportError, match=rf"needs {library}.* \(operator torchvision::nms does not exist\): `pip ins"):
+    why = r"which is installed but does not import \(RuntimeError: operator torchvision::nms does not exist\)"
+    with pytest.raises(ImportError, match=rf"needs {library}, {why}: install it, and what it imports, in versions for"):
         source_from(f"{library}:resnet18")
+
+
+@pytest.mark.parametrize(
+    ("scheme", "package", "extra"),
+    [("timm", "timm", "timm"), ("hf", "transformers", "transformers"), ("keras", "keras", "keras")],
+)
+def test_a_library_that_lacks_another_is_said_to_be_there(scheme, package, extra, tmp_path, monkeypatch):
+    for name in [name for name in sys.modules if name.split(".")[0] == package]:
+        monkeypatch.delitem(sys.modules, name)
+    (tmp_path / f"{package}.py").write_text("import a_package_that_nobody_has")
+    monkeypatch.syspath_prepend(tmp_path)
+    why = r"installed but does not import \(ModuleNotFoundError: No module named 'a_package_that_nobody_has'\)"
+    with pytest.raises(ImportError, match=rf'{why}: `pip install "peppermill\[{extra}\]"`\.$'):
+        source_from(f"{scheme}:anything")
 
 
 def test_no_library_is_imported_before_it_is_asked_for():

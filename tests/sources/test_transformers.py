@@ -1,5 +1,12 @@
 """`hf:REPO_OR_FOLDER`, and transformers models in Python."""
 
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import datasets
 import numpy as np
 import pytest
 import torch
@@ -13,6 +20,9 @@ from peppermill.parameters import select
 from peppermill.sources import source_from
 
 from . import tiny
+from .pictures import folder_of
+
+TESTS = Path(__file__).parents[1]
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +86,31 @@ def test_a_folder_without_a_processor_gives_the_network_alone(folders):
     assert source.class_names == ("bad", "mixed", "good")
 
 
+def test_a_text_classifier_without_its_tokenizer_is_not_given_one_that_knows_no_word(folders, tmp_path):
+    """The library makes one up, for which every word is [UNK]."""
+    for name in ("config.json", "model.safetensors"):
+        shutil.copy(folders / "bert" / name, tmp_path)
+    assert transformers.AutoTokenizer.from_pretrained(tmp_path)("a fine film")["input_ids"] == [2, 1, 1, 1, 3]
+    assert source_from(f"hf:{tmp_path}").prepare is None
+
+
+def test_texts_for_an_image_network_and_pictures_for_a_text_network_are_told_apart(folders, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    datasets.Dataset.from_dict({"text": ["a fine film"] * 6, "label": [0, 1, 2] * 2}).save_to_disk("reviews")
+    folder_of(tmp_path / "val", {"bad": 2, "mixed": 2, "good": 2})
+    bare = "torchvision:squeezenet1_1?pretrained=false&classes=3"
+    for model, data, match in (
+        (f"hf:{folders}/vit", "hf:reviews", "hf:reviews holds texts, and the model's preparation does not take item 0"),
+        (bare, "hf:reviews", "hf:reviews holds texts, and the model's preparation does not take item 0"),
+        (f"hf:{folders}/bert", "imagefolder:val", "holds pictures, and the model's preparation does not take bad/0."),
+        (f"hf:{folders}/resnet", "hf:reviews", "hf:reviews holds texts, and this model brings no tokenizer"),
+    ):
+        found = CliRunner().invoke(app, ["fit", model, data])
+        [message] = [line for line in found.stderr.splitlines() if line.startswith("error: ")]
+        assert found.exit_code == 2
+        assert match in message
+
+
 @pytest.mark.parametrize(
     ("name", "rule", "count"),
     [
@@ -111,6 +146,13 @@ def test_a_loader_with_a_data_collator_gives_the_same(bert, texts):
     assert [point.log_likelihood for point in a] == pytest.approx([point.log_likelihood for point in b], rel=1e-6)
 
 
+def test_a_data_set_of_the_same_makers_gives_the_same(bert, texts):
+    rows = [{key: value[k] for key, value in batch.items()} for batch in texts for k in range(len(batch["labels"]))]
+    table = datasets.Dataset.from_list([{key: value.tolist() for key, value in row.items()} for row in rows])
+    a, b = (pm.sweep_sigma(bert.model, data, sigmas=[0.1], size=2) for data in (texts, table.with_format("torch")))
+    assert a.points[1].log_likelihood == pytest.approx(b.points[1].log_likelihood, rel=1e-6)
+
+
 def test_the_command_line_fits_and_evaluates_a_folder(folders, texts, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     inputs = {f"x.{key}": torch.cat([batch[key] for batch in texts]).numpy() for key in texts[0] if key != "labels"}
@@ -123,6 +165,17 @@ def test_the_command_line_fits_and_evaluates_a_folder(folders, texts, tmp_path, 
     expected = pm.fit(source_from(model).model, texts, size=4)
     assert f"sigma = {expected.sigma:.4g}, found with" in fitted.stdout
     assert f"{pm.evaluate(expected, texts).nll.value:.4f}" in scored.stdout
+
+
+def test_the_librarys_own_bars_are_left_out_where_there_is_no_terminal(folders, texts, tmp_path):
+    """In a process of its own: the library decides on its bars when it is imported."""
+    np.savez(tmp_path / "reviews.npz", **{f"x.{key}": value.numpy() for key, value in texts[0].items()}, y=[0] * 16)
+    command = [sys.executable, "-m", "peppermill", "predict", f"hf:{folders}/bert", "npz:reviews.npz"]
+    (tmp_path / "sitecustomize.py").write_text(f"import sys\nsys.path.insert(0, {str(TESTS)!r})\nimport conftest\n")
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{TESTS.parent}"}
+    environment.pop("HF_HUB_DISABLE_PROGRESS_BARS", None)  # the command line sets it, and may have done so here
+    found = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert (found.returncode, found.stderr) == (0, "")
 
 
 def test_without_pretrained_weights_the_architecture_is_made(folders):
@@ -138,6 +191,7 @@ def test_without_pretrained_weights_the_architecture_is_made(folders):
     ("text", "match"),
     [
         ("hf:nobody/nothing", r"hf:nobody/nothing could not be had \(.*\): name a folder that .* or a repository"),
+        ("hf:{}/birt", r"hf:.*/birt could not be had \(.*\): did you mean hf:.*/bert\? Or name a folder that"),
         ("hf:no_folder", r"hf:no_folder could not be had"),
         ("hf:{}", r"could not be had \(Unrecognized model .*: expected the folder of a classifier"),
         (
