@@ -20,7 +20,7 @@ PAGE = PACKAGE.parent / "docs" / "architecture.md"
 LEVELS = [
     {
         *("types", "progress", "files", "foreign", "images", "checkpoints", "search", "sketch", "metrics", "demo"),
-        *("processes", "placement", "advice", "nests", "optional", "spilled"),
+        *("processes", "placement", "advice", "nests", "optional", "spilled", "output_checks"),
     },
     {"parameters", "noise", "data", "held", "parts", "exchange", "fingerprint", "likelihood"},
     {"splitting", "perturbation", "engines"},
