@@ -164,7 +164,7 @@ def pictures(
     items = Items("imagefolder:x", names, torch.arange(count) % 3, load, prepare, skip_bad=skip_bad)
     mine = items.part(batch_size)
     mine.first_input()
-    data = items.read_together(mine, batch_size, kept_bytes)
+    data, _ = items.read_together(mine, batch_size, kept_bytes)
     pep = pm.fit(model, data, size=2, iterations=2, batch_size=batch_size, upper=0.5)
     found = pm.predict(pep, Batches(data, model, batch_size=batch_size))
     curve = [list(vars(e).values()) for e in pep.search.evaluations]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from peppermill.cli.console import say
 from peppermill.data import Batches, call, output_tensor
@@ -23,10 +25,22 @@ def labelled(data: str, source: Source, batch_size: int = 500) -> Any:
     return _read(_found(data, source), source, batch_size)
 
 
-def labelled_or_not(data: str, source: Source, batch_size: int) -> Any:
-    """All data; the inputs alone, an array, a tensor or a dict of them, where they have no labels."""
-    found = data_or_inputs_from(data, source.prepare, source.class_names)
-    return _read(_arranged(found, source), source, batch_size)
+@dataclass(frozen=True)
+class ToPredict:
+    """Data as `fit` takes them, or inputs alone; whether their labels mean anything, and the items' names in files."""
+
+    data: Any
+    labelled: bool
+    names: Sequence[str] | None = None
+
+
+def to_predict(data: str, source: Source, batch_size: int) -> ToPredict:
+    """All data, whether they have labels or not."""
+    found = _arranged(data_or_inputs_from(data, source.prepare, source.class_names), source)
+    if not isinstance(found, Items):
+        return ToPredict(found, not isinstance(found, (np.ndarray, Tensor, dict)))
+    read, rows = _read_rows(found, source, batch_size)
+    return ToPredict(read, found.labelled, [found.names[row] for row in rows])
 
 
 def tuning(data: str, source: Source, validation: int | None, seed: int, batch_size: int) -> tuple[Any, Split | None]:
@@ -82,9 +96,11 @@ def _arranged(data: Any, source: Source) -> Any:
 
 
 def _read(data: Any, source: Source, batch_size: int) -> Any:
+    return _read_rows(data, source, batch_size)[0] if isinstance(data, Items) else data
+
+
+def _read_rows(data: Items, source: Source, batch_size: int) -> tuple[Any, list[int]]:
     """Of several processes each reads the items in its own batches, which are of this size."""
-    if not isinstance(data, Items):
-        return data
     mine = data.part(batch_size)
     _refuse_other_classes(data, mine.first_input(), source)
     return data.read_together(mine, batch_size)

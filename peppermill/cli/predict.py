@@ -18,10 +18,7 @@ from peppermill.predictions import likelihood_of, predict, predict_unlabelled
 from peppermill.processes.group import rank
 from peppermill.types import Likelihood
 
-EXAMPLES = (
-    "peppermill predict python:my_models:resnet npz:new.npz --weights resnet.safetensors --pep pep.json --out "
-    "predictions.npz"
-)
+EXAMPLES = "peppermill predict timm:resnet50 imagefolder:/data/new --pep pep.json --out predictions.npz"
 
 
 def command(
@@ -38,19 +35,22 @@ def command(
 ) -> None:
     """Write `log_probs` [N, K] and `predicted` [N] of the data, and `labels` [N] if they have any.
 
-    Of the network alone without --pep. Of a regression, `mean` and `log_variance` [N].
+    Of the network alone without --pep. Of a regression, `mean` and `log_variance` [N]. Of pictures also their `names`
+    [N], and they need no labels: a flat folder, or `?labels=none`.
     """
     refuse_unwritable(out)
     source = options.source(model, weights, device)
     network = source.model
     predictor = options.ensemble(pep, network, likelihood, engine, precision) or network
-    found = items.labelled_or_not(data, source, batch_size)
-    if isinstance(found, (np.ndarray, Tensor, dict)):
+    found = items.to_predict(data, source, batch_size)
+    if not found.labelled and found.names is None:
         chosen = likelihood_of(predictor, likelihood)
-        arrays = _arrays(predict_unlabelled(predictor, found, likelihood=chosen, batch_size=batch_size), chosen)
+        arrays = _arrays(predict_unlabelled(predictor, found.data, likelihood=chosen, batch_size=batch_size), chosen)
     else:
-        labelled = predict(predictor, Batches(found, network, batch_size=batch_size), likelihood=likelihood)
-        arrays = {**_arrays(labelled.log_probs, labelled.likelihood), "labels": labelled.labels.cpu().numpy()}
+        known = predict(predictor, Batches(found.data, network, batch_size=batch_size), likelihood=likelihood)
+        arrays = _arrays(known.log_probs, known.likelihood)
+        arrays |= {"labels": known.labels.cpu().numpy()} if found.labelled else {}
+        arrays |= {"names": np.array(found.names)} if found.names is not None else {}
     if rank():
         return
     buffer = io.BytesIO()

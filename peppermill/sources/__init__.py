@@ -32,7 +32,10 @@ DATA: dict[str, Callable[[str], Any]] = {
 RAW: dict[str, Callable[..., Any]] = {"imagefolder": image_folder.data, "hf": hf_data.data}
 
 #: How data are had that may lack labels, where labelled data are had in another way.
-UNLABELLED: dict[str, Callable[[str], Any]] = {"npz": npz.data_or_inputs}
+UNLABELLED: dict[str, Callable[..., Any]] = {
+    "npz": lambda rest, *_: npz.data_or_inputs(rest),
+    "imagefolder": partial(image_folder.data, needs_labels=False),
+}
 
 
 def source_from(text: str, *, pretrained: bool = True) -> Source:
@@ -55,9 +58,12 @@ def data_from(
 def data_or_inputs_from(
     text: str, prepare: Callable[[Any], Any] | None = None, class_names: tuple[str, ...] | None = None
 ) -> Any:
-    """The same, and where the data have no labels the inputs alone: an array, a tensor or a dict of them."""
+    """The same, and where the data have no labels the inputs alone: an array, a tensor, a dict of them, or items that
+    are not labelled."""
     scheme, _, rest = text.partition(":")
-    return UNLABELLED[scheme](rest) if scheme in UNLABELLED and rest else data_from(text, prepare, class_names)
+    if scheme in UNLABELLED and rest:
+        return UNLABELLED[scheme](rest, prepare, class_names)
+    return data_from(text, prepare, class_names)
 
 
 def _checkpoint(text: str, pretrained: bool = True) -> Source:

@@ -4,6 +4,7 @@ imagefolder:/data/val
 imagefolder:/data/val?bad=skip                   damaged pictures are left out, with a warning that counts them
 imagefolder:/data/val?classes=classes.txt        the network's classes, one on a line, where the folder has a part
 imagefolder:/data/pictures?labels=labels.csv     a flat folder; `name,label` on each line
+imagefolder:/data/new?labels=none                pictures without labels, for `predict`; a flat folder needs no saying
 imagefolder:/data/val?size=224&resize=256&mean=0.485,0.456,0.406&std=0.229,0.224,0.225
                                                  for a model that does not say how its pictures are prepared
 """
@@ -28,7 +29,12 @@ from peppermill.sources.query import skips_bad, split_query, whole_number
 ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".jp2", ".avif")
 
 
-def data(text: str, prepare: Callable[[Any], Any] | None = None, class_names: tuple[str, ...] | None = None) -> Items:
+def data(
+    text: str,
+    prepare: Callable[[Any], Any] | None = None,
+    class_names: tuple[str, ...] | None = None,
+    needs_labels: bool = True,
+) -> Items:
     """The pictures of a folder, not read yet; `prepare` and `class_names` are the model's own, where it has them."""
     rest, options = split_query(text, "imagefolder", ("labels", "classes", "bad", "workers", *OPTIONS))
     origin, folder = f"imagefolder:{rest}", Path(rest)
@@ -39,7 +45,10 @@ def data(text: str, prepare: Callable[[Any], Any] | None = None, class_names: tu
     if "classes" in options:
         class_names = _class_file(_beside(folder, options["classes"]))
     names, others = _pictures(folder)
-    if "labels" in options:
+    labelled = not _is_unlabelled(origin, folder, names, options, needs_labels)
+    if not labelled:
+        labels, classes = torch.zeros(len(names), dtype=torch.long), None
+    elif "labels" in options:
         labels, classes = read_labels(_beside(folder, options["labels"]), names, class_names, "classes" in options)
     else:
         labels, classes, names = _by_folder(origin, folder, names, class_names, "classes" in options)
@@ -53,6 +62,7 @@ def data(text: str, prepare: Callable[[Any], Any] | None = None, class_names: tu
         load=lambda row: picture(folder / names[row]),
         prepare=prepared,
         class_names=classes,
+        labelled=labelled,
         skip_bad=skips_bad(options),
         workers=whole_number(options, "workers", 0),
     )
@@ -67,6 +77,14 @@ def _pictures(folder: Path) -> tuple[list[str], list[str]]:
         found += [(inside / name).as_posix() for name in files if not name.startswith(".")]
     pictures = [name for name in found if name.lower().endswith(ENDINGS)]
     return sorted(pictures), sorted(set(found) - set(pictures))
+
+
+def _is_unlabelled(origin: str, folder: Path, names: list[str], options: dict[str, str], needs_labels: bool) -> bool:
+    """Whether pictures have no labels: because the user says so, or because they lie in no sub-folder."""
+    said = options.get("labels") == "none"
+    if said and needs_labels:
+        raise ValueError(f"{origin}?labels=none has no labels, which only `predict` does without: leave it out.")
+    return said or (not needs_labels and "labels" not in options and not any("/" in name for name in names))
 
 
 def _by_folder(

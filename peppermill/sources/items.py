@@ -56,6 +56,7 @@ class Items:
     prepare: Callable[[Any], Any]
     class_names: tuple[str, ...] | None = None
     pictures: bool = True
+    labelled: bool = True  # otherwise the labels mean nothing
     skip_bad: bool = False
     workers: int = 0  # none means one for each core
 
@@ -77,14 +78,12 @@ class Items:
 
         Items that cannot be read are an error that names and counts them, or a warning where they may be left out.
         """
-        columns, bad = self._stored(kept_bytes)
-        self._report(list(bad.values()))
-        return stored(columns, self._good_labels(bad))
+        return self._read_rows(kept_bytes)[0]
 
-    def read_together(self, mine: Items, batch_size: int, kept_bytes: int = KEPT_BYTES) -> Any:
-        """The same; of several processes, each reads its own part, `mine`, and no other."""
+    def read_together(self, mine: Items, batch_size: int, kept_bytes: int = KEPT_BYTES) -> tuple[Any, list[int]]:
+        """The same, and which rows could be read; of several processes, each reads its own part, `mine`."""
         if not grouped():
-            return self.read(kept_bytes)
+            return self._read_rows(kept_bytes)
         agree({f"files of {self.origin}": f"{len(self):,} with digest {zlib.crc32(str(self.names).encode()):x}"})
         columns, bad = mine._stored(kept_bytes)
         found = every("items", [len(mine), [[row, one.name, one.reason] for row, one in bad.items()]])
@@ -96,7 +95,8 @@ class Items:
         def inputs(first: int, last: int) -> Arrays:
             return {key: column.numbers(first, last) for key, column in columns.items()}
 
-        return Held(inputs, counts, self._good_labels(missing), batch_size)
+        rows = self._rows_but(missing)
+        return Held(inputs, counts, self.labels[rows], batch_size), rows
 
     def part(self, batch_size: int) -> Items:
         """The items in this process's batches; all of them, where there is one process."""
@@ -107,6 +107,12 @@ class Items:
         """The network's input for the first item that can be read, as a batch of one; nothing where there is none."""
         example = self._example
         return as_inputs({key: array[None] for key, array in example.items()}) if example else None
+
+    def _read_rows(self, kept_bytes: int) -> tuple[Any, list[int]]:
+        columns, bad = self._stored(kept_bytes)
+        self._report(list(bad.values()))
+        rows = self._rows_but(bad)
+        return stored(columns, self.labels[rows]), rows
 
     def _stored(self, kept_bytes: int) -> tuple[dict[str | None, Column], dict[int, Bad]]:
         """The items that can be read, one after the other, and by row those that cannot."""
@@ -120,8 +126,8 @@ class Items:
                     column.write(row - len(bad), found[key])
         return columns, bad
 
-    def _good_labels(self, bad: Container[int]) -> Tensor:
-        return self.labels[[row for row in range(len(self)) if row not in bad]]
+    def _rows_but(self, bad: Container[int]) -> list[int]:
+        return [row for row in range(len(self)) if row not in bad]
 
     @cached_property
     def _scanned(self) -> dict[int, Arrays | Bad]:

@@ -265,13 +265,63 @@ def evaluated_network(done, model):
 @pytest.mark.parametrize(
     ("command", "options", "said"),
     [
-        ("predict", (), "log_probs, predicted, labels of 30 items"),
+        ("predict", (), "log_probs, predicted, labels, names of 30 items"),
         ("sweep", ("--sigmas", "0,0.1", "--size", 2), "L(sigma)/N"),
         ("curvature", ("--probes", 3, "--size", 6, "--sigmas", "0.01"), "30 items, 432 perturbed numbers"),
     ],
 )
 def test_every_command_takes_a_folder(done, val, command, options, said):
     assert said in done(command, NETWORK, FOLDER, *options)
+
+
+def flat(val, name="new"):
+    """The pictures of all classes in one folder, in the order in which the labelled folder has them."""
+    new = val.parent / name
+    new.mkdir()
+    for k, path in enumerate(sorted(val.rglob("*.png"))):
+        shutil.copy(path, new / f"{k:02d}.png")
+    return new
+
+
+@pytest.mark.parametrize("data", ["imagefolder:new", "imagefolder:val?labels=none"])
+def test_pictures_without_labels_are_predicted_and_called_by_their_names(done, val, data):
+    new = flat(val)
+    done("predict", NETWORK, FOLDER, "--out", "labelled.npz")
+    written = done("predict", NETWORK, data)
+    with np.load("predictions.npz") as found, np.load("labelled.npz") as expected:
+        np.testing.assert_array_equal(found["log_probs"], expected["log_probs"])
+        of_folder = {"new": sorted(path.name for path in new.iterdir()), "val": expected["names"].tolist()}
+        assert found["names"].tolist() == of_folder[data[12:15]]
+        assert "labels" in expected.files
+        assert set(found.files) == {"log_probs", "predicted", "names"}
+    assert written.endswith("wrote predictions.npz: log_probs, predicted, names of 30 items\n")
+
+
+def test_the_ensemble_predicts_pictures_without_labels(done, val):
+    flat(val)
+    done("fit", NETWORK, FOLDER, "--size", 2, "--iterations", 1)
+    for data, out in ((FOLDER, "labelled.npz"), ("imagefolder:new", "bare.npz")):
+        done("predict", NETWORK, data, "--pep", "pep.json", "--out", out)
+    with np.load("bare.npz") as found, np.load("labelled.npz") as expected:
+        np.testing.assert_array_equal(found["log_probs"], expected["log_probs"])
+
+
+def test_the_names_are_those_of_the_pictures_that_could_be_read(peppermill, val):
+    new = flat(val)
+    (new / "03.png").write_bytes(b"no picture")
+    found = peppermill("predict", NETWORK, "imagefolder:new?bad=skip")
+    assert "1 of 30 items cannot be read: 03.png (" in found.stderr
+    with np.load("predictions.npz") as arrays:
+        assert arrays["names"].tolist() == [f"{k:02d}.png" for k in range(30) if k != 3]
+        assert len(arrays["log_probs"]) == 29
+
+
+def test_fit_needs_labels(peppermill, val):
+    found = peppermill("fit", NETWORK, "imagefolder:val?labels=none")
+    assert found.exit_code == 2
+    assert "imagefolder:val?labels=none has no labels, which only `predict` does without" in " ".join(
+        found.stderr.split()
+    )
 
 
 def test_damaged_pictures_may_be_left_out(peppermill, done, val):
