@@ -18,7 +18,10 @@ from peppermill.predictions import likelihood_of, predict, predict_unlabelled
 from peppermill.processes.group import rank
 from peppermill.types import Likelihood
 
-EXAMPLES = "peppermill predict timm:resnet50 imagefolder:/data/new --pep pep.json --out predictions.npz"
+EXAMPLES = (
+    "peppermill predict python:my_models:resnet npz:new.npz --weights resnet.safetensors --pep pep.json --out "
+    "predictions.npz"
+)
 
 
 def command(
