@@ -57,21 +57,25 @@ def main() -> None:
     arguments = parser.parse_args()
     cuda = arguments.device.startswith("cuda")
     path = arguments.out / f"engines-{'gpu' if cuda else 'cpu'}.json"
-    for threads in [1] if cuda else map(int, arguments.threads.split(",")):
+    for threads in map(int, "1" if cuda else arguments.threads.split(",")):
         torch.set_num_threads(threads)
         for name in arguments.networks.split(",") if arguments.networks else ON_GPU if cuda else ON_CPU:
             rows = [row | {"threads": threads} for row in (on_gpu if cuda else on_cpu)(name, arguments)]
-            rows = [*_kept(path, name, threads), *rows]
+            rows = [*_kept(path, rows), *rows]
             content: dict[str, Any] = {"size": SIZE, "rounds": arguments.rounds, "rows": rows}
             text = json.dumps(content | {"provenance": provenance(0)}, indent=1, allow_nan=False)
             write_atomically(path, text + "\n")
     print(f"wrote {path.name}")
 
 
-def _kept(path: Path, measured: str, threads: int) -> list[dict[str, Any]]:
-    """The rows of other networks and of other numbers of threads, measured before."""
+def _kept(path: Path, measured: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows of other networks, batches and numbers of threads, measured before."""
+
+    def case(row: dict[str, Any]) -> tuple[Any, ...]:
+        return tuple(row.get(name) for name in ("network", "batch", "precision", "threads"))
+
     known = json.loads(path.read_text())["rows"] if path.exists() else []
-    return [row for row in known if (row["network"], row.get("threads", 1)) != (measured, threads)]
+    return [row for row in known if case(row) not in set(map(case, measured))]
 
 
 def on_cpu(name: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
@@ -231,8 +235,8 @@ def _cpu_section(found: dict[str, Any]) -> str:
     )
 
 
-def _place(row: dict[str, Any]) -> tuple[int, int]:
-    return list(NAMES).index(row["network"]), row["threads"]
+def _place(row: dict[str, Any]) -> tuple[int, ...]:
+    return list(NAMES).index(row["network"]), row["threads"], row["batch"]
 
 
 def _cpu_row(row: dict[str, Any]) -> str:
