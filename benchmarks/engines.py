@@ -182,13 +182,16 @@ def against(
     """Median seconds of each rival over those of the plain way, and the latter.
 
     In each round everybody runs several times in a row, the first few times unmeasured, so that nobody starts with the
-    caches that a rival left.
+    caches that a rival left; and every other round goes backwards, so that nobody always comes after the same rival.
     """
     jobs = [plain, *rivals.values()]
     for job in jobs:
         _seconds(job, 3)
     repeats = [max(1, min(20, round(0.02 / _seconds(job, 1)))) for job in jobs]
-    times = [[_seconds(job, repeat) for job, repeat in zip(jobs, repeats, strict=True)] for _ in range(rounds)]
+    times = [[0.0] * len(jobs) for _ in range(rounds)]
+    for number, row in enumerate(times):
+        for k in range(len(jobs)) if number % 2 else reversed(range(len(jobs))):
+            row[k] = _seconds(jobs[k], repeats[k])
     return _ratios(list(rivals), times), statistics.median(row[0] for row in times)
 
 
