@@ -21,8 +21,8 @@ from peppermill.search import GROWTH, walk
 from peppermill.sketch import Sketch
 from peppermill.tuning import START, Evaluation, Evaluations, SigmaSearch, check_interval, comment
 
-LIMIT = 5.0  # passes of all members over all items
-STEPS = 3  # on all items, for each of the two curves
+LIMIT, MORE = 5.0, 1.0  # passes of all members over all items; and so many more for the profile
+STEPS = 4  # on all items, for each of the two curves
 APART = 0.1  # of ln sigma, between the first two values on all items: the second one tells the slope
 TOLERANCE = 0.001  # of the gain so far: less than this is not worth a pass
 SAME = 0.01  # of ln sigma: nearer than this is the same sigma
@@ -42,7 +42,7 @@ def tune_quickly(
     upper: float | None = None,
     joint: bool = False,
 ) -> SigmaSearch:
-    """Search sigma in at most five passes of all members over all items; sigma = 0 is always in the race.
+    """Search sigma in at most five passes of all members over all items, six with T; sigma = 0 is always in the race.
 
     `run` passes over all items or over a sample, which `choose` makes once the network itself has passed over all.
     Where it makes none, because the data are few, every value is one on all items, and more of them are paid for.
@@ -56,7 +56,7 @@ def tune_quickly(
     hunt = _Hunt(whole, sketched, scale, lower or 0.0, upper or math.inf)
     hunt.climb(lambda evaluation: evaluation.log_likelihood)
     if joint:
-        hunt.climb(lambda evaluation: evaluation.tempered_log_likelihood)
+        replace(hunt, limit=LIMIT + MORE).climb(lambda evaluation: evaluation.tempered_log_likelihood)
     search = hunt.found(joint)
     comment(search, lower or 0.0, upper)
     return search
@@ -83,6 +83,7 @@ class _Hunt:
     scale: float
     lower: float
     upper: float
+    limit: float = LIMIT
 
     def climb(self, value: Value) -> None:
         """Look on the sample, then step on all items until nothing more is to be gained or the limit is reached."""
@@ -96,7 +97,7 @@ class _Hunt:
     def affords(self, looks: int = 0) -> bool:
         """Whether so many looks on the sample and a value on all items stay within the limit."""
         wanted = self.passes + self.whole.size * (1 + looks * self.sketched.share)
-        return not self.sampled or wanted <= LIMIT * self.whole.size
+        return not self.sampled or wanted <= self.limit * self.whole.size
 
     @property
     def sampled(self) -> bool:

@@ -40,7 +40,7 @@ def command(
     lower: Annotated[float | None, typer.Option(help="Search sigma from here.")] = None,
     upper: Annotated[float | None, typer.Option(help="Search sigma up to here; found by itself when absent.")] = None,
     search: Annotated[
-        str | None, typer.Option(help="quick (at most five passes of all members) or golden (the paper's).")
+        str | None, typer.Option(help="quick (at most five passes of all members, six with T) or golden (the paper's).")
     ] = None,
     iterations: Annotated[
         int | None, typer.Option(help="Iterations of the golden-section search, which is then used; 7 in the paper.")
