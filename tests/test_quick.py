@@ -260,7 +260,8 @@ def test_joint_tuning_loses_to_neither_of_its_parts_and_few_passes_are_enough(
     found = [float(pm.predict(p, data).log_likelihoods.sum()) for p in (both, alone, warm)]
     assert found[0] >= max(found[1:]) - 1e-9 * items
     assert {sigma for sigma, _ in alone.search.points} <= {sigma for sigma, _ in both.search.points}
-    assert (alone.search.passes <= 5 * size) and (both.search.passes <= 6 * size)
+    assert alone.search.passes <= 5 * size
+    assert both.search.passes <= 6 * size
     assert float(pm.predict(both.without_temperature(), data).log_likelihoods.sum()) >= found[1] - 1e-9 * items
 
 
