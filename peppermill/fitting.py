@@ -58,8 +58,8 @@ def fit(
       L(sigma) is smooth near 0 and depends less on the seed (docs/benchmarks.md).
     - `lower`, `upper`: where to search; found when absent.
     - `search`: "quick" looks on part of the items where sigma* is and pays for at most five passes of all members over
-      all items; "golden" is the paper's golden section, which pays for about thirteen, and is meant where `iterations`
-      is given, 7 as in the paper.
+      all items, six with `temperature`; "golden" is the paper's golden section, which pays for about thirteen, and is
+      meant where `iterations` is given, 7 as in the paper.
     - `temperature`: tune T together with sigma; right for most users of classifiers. T costs no forward pass, and a
       few more values of sigma are tried.
     - `likelihood`: "categorical", "bernoulli", "gaussian", or one with settings, `pm.Categorical(ignored_label=255)`.

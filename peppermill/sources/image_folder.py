@@ -45,7 +45,7 @@ def data(
     if "classes" in options:
         class_names = _class_file(_beside(folder, options["classes"]))
     names, others = _pictures(folder)
-    labelled = not _is_unlabelled(origin, folder, names, options, needs_labels)
+    labelled = not _is_unlabelled(origin, names, options, needs_labels)
     if not labelled:
         labels, classes = torch.zeros(len(names), dtype=torch.long), None
     elif "labels" in options:
@@ -79,7 +79,7 @@ def _pictures(folder: Path) -> tuple[list[str], list[str]]:
     return sorted(pictures), sorted(set(found) - set(pictures))
 
 
-def _is_unlabelled(origin: str, folder: Path, names: list[str], options: dict[str, str], needs_labels: bool) -> bool:
+def _is_unlabelled(origin: str, names: list[str], options: dict[str, str], needs_labels: bool) -> bool:
     """Whether pictures have no labels: because the user says so, or because they lie in no sub-folder."""
     said = options.get("labels") == "none"
     if said and needs_labels:
