@@ -30,6 +30,7 @@ Compiled = Annotated[
     typer.Option("--compiled", help="On a GPU: train compiled layers, which takes a minute first and then saves some."),
 ]
 Precision = Annotated[str, typer.Option(help="Of products on a GPU: float32, tf32 or bfloat16.")]
+LearningRate = Annotated[float | None, typer.Option(help="Of the networks without dropout, in place of the row's own.")]
 Tiny = Annotated[bool, typer.Option("--tiny", help="Few networks, two epochs: to see that it runs.")]
 
 OUT, CHECKPOINTS = Path("results/paper"), Path(".local/paper")
@@ -45,6 +46,7 @@ SHARED: dict[str, tuple[Any, Any]] = {
     "graphs": (Graphs, True),
     "precision": (Precision, "tf32"),
     "compiled": (Compiled, False),
+    "learning_rate": (LearningRate, None),
     "tiny": (Tiny, False),
 }
 OF_MANY_ROWS = tuple(SHARED)
@@ -84,6 +86,7 @@ def settings_from(
     tiny: bool,
     rows: str = "",
     compiled: bool = False,
+    learning_rate: float | None = None,
 ) -> Settings:
     """What the shared options say."""
     if models < 1:
@@ -95,6 +98,7 @@ def settings_from(
         out=out,
         checkpoints=checkpoints,
         machine=Machine(device, graphs, precision, compiled),
+        learning_rate=learning_rate,
         say=say,
     )
     return tiny_settings(settings) if tiny else settings

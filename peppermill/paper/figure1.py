@@ -14,9 +14,9 @@ from torch import nn
 import peppermill as pm
 import peppermill.demo
 from peppermill.paper.result import write_result
-from peppermill.paper.rows import row_data, row_named
+from peppermill.paper.rows import row_data
 from peppermill.paper.stacked import unstack
-from peppermill.paper.work import Settings, Work
+from peppermill.paper.work import Settings, Work, row_of
 from peppermill.results import plain, provenance
 
 KIND = "peppermill figure 1"
@@ -56,7 +56,7 @@ def main(settings: Settings, curve: Curve | None = None) -> dict[str, Any]:
 def _network(settings: Settings, name: str) -> tuple[nn.Module, Any]:
     if name == "demo":
         return peppermill.demo.network(), peppermill.demo.data()[0]
-    row = row_named(name)
+    row = row_of(name, settings)
     data = row_data(row, settings.data, settings.machine.device, settings.validation)
     stack = Work(name, row, settings, data).baseline()
     model = unstack(row.build().to(settings.machine.device), stack.state, 0)

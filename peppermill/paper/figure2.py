@@ -14,9 +14,9 @@ from torch import nn
 
 import peppermill as pm
 from peppermill.paper.result import write_result
-from peppermill.paper.rows import row_data, row_named
+from peppermill.paper.rows import row_data
 from peppermill.paper.stacked import unstack
-from peppermill.paper.work import Settings, Work
+from peppermill.paper.work import Settings, Work, row_of
 from peppermill.results import plain, provenance
 
 KIND = "peppermill figure 2"
@@ -37,7 +37,7 @@ class Pictures:
 def main(settings: Settings, pictures: Pictures | None = None) -> dict[str, Any]:
     """Reliability tables and corrected mistakes, into figure2.json."""
     pictures = pictures or Pictures()
-    row = row_named(pictures.row)
+    row = row_of(pictures.row, settings)
     data = row_data(row, settings.data, settings.machine.device, settings.validation)
     model = unstack(
         row.build().to(settings.machine.device), Work(pictures.row, row, settings, data).baseline().state, 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,12 +21,12 @@ from peppermill.overfitting import rank_correlation
 from peppermill.paper.columns import log_probs_on
 from peppermill.paper.members import Directions, Images, Stack, StackedMembers
 from peppermill.paper.result import write_result
-from peppermill.paper.rows import Row, RowData, row_data, row_named
+from peppermill.paper.rows import Row, RowData, row_data
 from peppermill.paper.stacked import State
 from peppermill.paper.trainer import Schedule
 from peppermill.paper.training import train_together
 from peppermill.paper.tuned import our_sigma, tune_together
-from peppermill.paper.work import Settings, kept_stage, kernel_names
+from peppermill.paper.work import Settings, kept_stage, kernel_names, row_of
 from peppermill.results import provenance
 
 KIND = "peppermill figure 3"
@@ -59,7 +60,8 @@ def main(settings: Settings) -> dict[str, Any]:
     """Every experiment's points and correlations, into figure3.json; others in it with these settings stay."""
     experiments = _known(settings)
     for name in settings.rows:
-        found = kept_stage(settings, f"figure3-{name}", lambda name=name: _experiment(name, settings), row_named(name))  # type: ignore[misc]
+        row = row_of(name, settings)
+        found = kept_stage(settings, f"figure3-{name}", partial(_experiment, name, row, settings), row)
         points = [Point(**one) for one in found["points"]]
         experiments[name] = found | {"correlations": correlations(points)}
         first = experiments[name]["correlations"]["overfitting and effect"]
@@ -92,9 +94,8 @@ def correlations(points: Sequence[Point]) -> dict[str, dict[str, float]]:
     }
 
 
-def _experiment(name: str, settings: Settings) -> dict[str, Any]:
+def _experiment(name: str, row: Row, settings: Settings) -> dict[str, Any]:
     """Train, and look at all networks after each epoch; both are kept, so that a killed run goes on."""
-    row = row_named(name)
     data = row_data(row, settings.data, settings.machine.device, settings.validation)
     weights = settings.folder / f"figure3-{name}.safetensors"
 
@@ -125,7 +126,12 @@ def _experiment(name: str, settings: Settings) -> dict[str, Any]:
         for epoch in range(1, settings.epochs + 1)
         for s, (seed, found) in enumerate(zip(settings.seeds, seen(epoch, lost), strict=True))
     ]
-    return {"title": row.title, "points": points, "provenance": provenance(settings.seeds[0])}
+    return {
+        "title": row.title,
+        "learning_rate": row.learning_rate,
+        "points": points,
+        "provenance": provenance(settings.seeds[0]),
+    }
 
 
 def _after_epoch(

@@ -15,10 +15,10 @@ from scipy import stats
 import peppermill as pm
 from peppermill.paper.members import Directions, StackedMembers
 from peppermill.paper.result import write_result
-from peppermill.paper.rows import row_data, row_named
+from peppermill.paper.rows import row_data
 from peppermill.paper.tables import paired_difference
 from peppermill.paper.tuned import paper_sigma, tune_together
-from peppermill.paper.work import Settings, Work, kept_stage
+from peppermill.paper.work import Settings, Work, kept_stage, row_of
 from peppermill.results import plain, provenance
 
 KIND = "peppermill noise laws"
@@ -29,7 +29,7 @@ LAWS = ("gaussian", "uniform")
 def main(settings: Settings) -> dict[str, Any]:
     """NLL and sigma* of both laws for every model, and the paired difference, into noise.json."""
     name = settings.rows[0]
-    found = kept_stage(settings, f"noise-{name}", lambda: _both_laws(name, settings), row_named(name))
+    found = kept_stage(settings, f"noise-{name}", lambda: _both_laws(name, settings), row_of(name, settings))
     first, second = (found["laws"][law]["nll"] for law in LAWS)
     content = {
         "format": KIND,
@@ -47,7 +47,7 @@ def main(settings: Settings) -> dict[str, Any]:
 
 
 def _both_laws(name: str, settings: Settings) -> dict[str, Any]:
-    row = row_named(name)
+    row = row_of(name, settings)
     data = row_data(row, settings.data, settings.machine.device, settings.validation)
     work = Work(name, row, settings, data)
     laws, items = {}, {}

@@ -33,10 +33,11 @@ class Row:
         return NETWORKS[self.network](DATASETS[self.data].classes, dropout)
 
 
-#: Learning rates, validation sets, perturbed layers and members while tuning: the authors' scripts.
+#: Learning rates, validation sets, perturbed layers and members while tuning: the authors' scripts. These have 2.5e-4
+#: for MNIST CNN, but the networks whose numbers they print learned at 5e-4, as it seems: docs/paper.md says why.
 ROWS: dict[str, Row] = {
     "mnist-mlp": Row("MNIST (MLP)", "mnist", "mnist_mlp", 2.5e-3, 2.5e-3, 10_000, r"^dense\d\.weight$", 10),
-    "mnist-cnn": Row("MNIST (CNN)", "mnist", "mnist_cnn", 2.5e-4, 5e-4, 10_000, r"^(conv2|dense\d)\.weight$", 5),
+    "mnist-cnn": Row("MNIST (CNN)", "mnist", "mnist_cnn", 5e-4, 5e-4, 10_000, r"^(conv2|dense\d)\.weight$", 5),
     "fashion-mnist": Row(
         "Fashion MNIST", "fashion-mnist", "mnist_cnn", 2.5e-4, 5e-4, 10_000, r"^(conv2|dense\d)\.weight$", 5
     ),

@@ -13,9 +13,9 @@ from typing import Any
 from peppermill.paper import columns
 from peppermill.paper.printed import printed
 from peppermill.paper.result import write_result
-from peppermill.paper.rows import row_data, row_named
+from peppermill.paper.rows import row_data
 from peppermill.paper.swa_schedules import CANDIDATES
-from peppermill.paper.work import Settings, Work
+from peppermill.paper.work import Settings, Work, row_of
 from peppermill.results import provenance
 
 KIND = "peppermill swa schedules"
@@ -27,7 +27,7 @@ def main(settings: Settings, candidates: Sequence[str] = CANDIDATES) -> dict[str
     rows: dict[str, dict[str, Any]] = {}
     each = [replace(settings, swa=candidate) for candidate in candidates]  # all are right, or nothing is run
     for name in settings.rows:
-        row = row_named(name)
+        row = row_of(name, settings)
         data = row_data(row, settings.data, settings.machine.device, settings.validation)
         rows[name] = {}
         for candidate, asked in zip(candidates, each, strict=True):

@@ -7,13 +7,13 @@ images. Each stage of a row is kept as it is done, so that a run killed at any m
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 from peppermill.files import read_json, write_atomically
 from peppermill.paper.columns import METHODS
-from peppermill.paper.rows import Row, row_data, row_named
-from peppermill.paper.work import Settings, Work
+from peppermill.paper.rows import Row, row_data
+from peppermill.paper.work import Settings, Work, row_of
 from peppermill.results import provenance
 
 KIND = "peppermill table 2"
@@ -22,7 +22,7 @@ VERSION = 1
 
 def main(settings: Settings) -> dict[str, dict[str, Any]]:
     """Every row of the table: computed, continued, or read where it is done."""
-    rows = {name: _row(name, settings) for name in settings.rows}
+    rows = {name: row_of(name, settings) for name in settings.rows}
     found = {}
     for name, row in rows.items():
         path = settings.out / f"table2-{name}.json"
@@ -35,11 +35,6 @@ def main(settings: Settings) -> dict[str, dict[str, Any]]:
             settings.say(f"{row.title}: wrote {path}")
         found[name] = known
     return found
-
-
-def _row(name: str, settings: Settings) -> Row:
-    row = row_named(name)
-    return replace(row, perturbed=settings.perturbed) if settings.perturbed else row
 
 
 def _run_row(name: str, row: Row, settings: Settings) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +18,7 @@ from peppermill.files import write_atomically
 from peppermill.paper import swa_schedules
 from peppermill.paper.machine import Machine
 from peppermill.paper.members import Directions, Images, Stack, StackedMembers
-from peppermill.paper.rows import EPOCHS, ROWS, SEEDS, Row, RowData
+from peppermill.paper.rows import EPOCHS, ROWS, SEEDS, Row, RowData, row_named
 from peppermill.paper.stacked import State
 from peppermill.paper.trainer import Schedule
 from peppermill.paper.training import Trained, train_together
@@ -40,6 +41,7 @@ class Settings:
     bins: int = 20  # the authors' scripts
     swa: str = swa_schedules.DEFAULT  # the paper publishes none: docs/paper.md says why this one
     perturbed: str | None = None  # other layers than the row's own, as a regular expression
+    learning_rate: float | None = None  # another one than the row's own, for the networks without dropout
     validation: int | None = None  # only tests shorten it
     data: Path | None = None
     out: Path = Path("results/paper")
@@ -49,18 +51,29 @@ class Settings:
 
     def __post_init__(self) -> None:
         swa_schedules.swa_from(self.swa, 1.0)  # a wrong one is told now, and not after an hour of training
+        if self.learning_rate is not None and not 0 < self.learning_rate < math.inf:
+            raise ValueError(f"`learning_rate={self.learning_rate:g}` must be above 0 and finite: 5e-4, say.")
 
     def identity(self) -> dict[str, Any]:
         """What decides the numbers: a stage made with another identity is made again."""
-        kept = {
-            k: v for k, v in vars(self).items() if k not in ("rows", "data", "out", "checkpoints", "machine", "say")
-        }
+        apart = ("rows", "data", "out", "checkpoints", "machine", "say", "learning_rate")  # the row has the last
+        kept = {name: value for name, value in vars(self).items() if name not in apart}
         return json.loads(json.dumps(kept | {"precision": self.machine.precision}))  # type: ignore[no-any-return]
 
     @property
     def folder(self) -> Path:
         """Where the stages of this many models are kept."""
         return self.checkpoints / f"{len(self.seeds)}-models"
+
+
+def row_of(name: str, settings: Settings) -> Row:
+    """The row of this name, with what these settings change in it."""
+    row = row_named(name)
+    return replace(
+        row,
+        perturbed=settings.perturbed or row.perturbed,
+        learning_rate=settings.learning_rate or row.learning_rate,
+    )
 
 
 def kept_stage(

@@ -38,12 +38,14 @@ def test_every_experiment_refuses_an_arithmetic_that_there_is_not(experiment: st
 def test_every_shared_option_reaches_the_settings() -> None:
     said = {"models": 2, "device": "cuda:1", "graphs": False, "precision": "float32", "compiled": True}
     said |= {"rows": " cifar10, mnist-mlp,", "data": Path("d"), "out": Path("o"), "checkpoints": Path("c")}
+    said |= {"learning_rate": 1e-3}
     assert {*said, "tiny"} == set(SHARED)
     found = settings_from(**said, tiny=False)  # type: ignore[arg-type]
     assert found.rows == ("cifar10", "mnist-mlp")
     assert found.seeds == (17, 18)
     assert found.machine == Machine("cuda:1", graphs=False, precision="float32", compiled=True)
     assert (found.data, found.out, found.checkpoints) == (Path("d"), Path("o"), Path("c"))
+    assert found.learning_rate == 1e-3
     assert settings_from(**said, tiny=True).epochs == 2 < found.epochs  # type: ignore[arg-type]
 
 

@@ -129,6 +129,17 @@ def test_other_layers_change_pep_and_not_the_networks(data_folder: Path, tmp_pat
     assert found["columns"]["pep_kernels"] == whole["columns"]["pep_kernels"]
 
 
+def test_another_learning_rate_changes_the_networks_without_dropout_alone(
+    data_folder: Path, tmp_path: Path, whole: dict[str, Any]
+) -> None:
+    found = table2.main(settings(data_folder, tmp_path, rows=("mnist-mlp",), learning_rate=1e-4))["mnist-mlp"]
+    assert found["row_settings"]["learning_rate"] == 1e-4
+    assert found["columns"]["baseline"] != whole["columns"]["baseline"]
+    assert found["columns"]["mc_dropout"] == whole["columns"]["mc_dropout"]
+    with pytest.raises(ValueError, match=r"`learning_rate=0` must be above 0 and finite: 5e-4, say."):
+        settings(data_folder, tmp_path, learning_rate=0.0)
+
+
 def test_unknown_rows_and_short_data_are_refused(data_folder: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="there is no row 'svhn' in Table 2: choose from mnist-mlp"):
         table2.main(settings(data_folder, tmp_path, rows=("svhn",)))
