@@ -31,6 +31,7 @@ from peppermill.engines.loop import member_predictions
 from peppermill.engines.members import members_of
 from peppermill.likelihood import Categorical
 from peppermill.noise import Noise
+from peppermill.paper.machine import Machine, precision
 from peppermill.parameters import select
 from peppermill.perturbation import Perturbation
 
@@ -124,14 +125,15 @@ def check_threads(name: str) -> str:
     engine = engine_of(name)
     torch.cuda.synchronize()
 
-    def work(number: int) -> bool:
+    def work(number: int) -> float:
         with torch.cuda.stream(torch.cuda.Stream()):
-            found = [predictions(model, parts[number], engine) for _ in range(20)]
+            found = torch.stack([predictions(model, parts[number], engine) for _ in range(20)])
             torch.cuda.current_stream().synchronize()
-        return all(bool(torch.allclose(one, expected[number], atol=1e-9)) for one in found)
+        return float((found - expected[number]).abs().max())
 
     with ThreadPoolExecutor(4) as pool:
-        assert all(pool.map(work, range(4)))
+        worst = list(pool.map(work, range(4)))
+    assert max(worst) < 1e-9, f"differ by {worst}"
     return engine.report
 
 
@@ -152,12 +154,16 @@ def check_memory() -> str:
 
 
 def check_fit(temperature: bool) -> str:
-    """`fit` finds on the GPU what it finds on the CPU, and both ensembles say the same of new items."""
+    """`fit` finds on the GPU what it finds on the CPU, and both ensembles say the same of new items.
+
+    Without TF32: ten bits of every product move sigma* by a percent or two, and its log-likelihood by next to nothing.
+    """
     shown = peppermill.demo.test()[0][:200]
-    here, there = (
-        pm.fit(peppermill.demo.network().to(device), peppermill.demo.validation(), size=4, temperature=temperature)
-        for device in ("cpu", "cuda")
-    )
+    with precision(Machine(precision="float32")):
+        here, there = (
+            pm.fit(peppermill.demo.network().to(device), peppermill.demo.validation(), size=4, temperature=temperature)
+            for device in ("cpu", "cuda")
+        )
     assert abs(here.sigma - there.sigma) <= 1e-3 * here.sigma, f"sigma is {here.sigma} and {there.sigma}"
     with torch.no_grad():
         worst = float((here(shown) - there(shown.cuda()).cpu()).abs().max())
@@ -170,14 +176,14 @@ def check_kernel() -> str:
     from peppermill.engines.kernels import convolve
 
     worst = {"ieee": 0.0, "tf32": 0.0}
-    for precision in worst:
+    for way in worst:
         for channels, side, outputs, kernel, stride in ((64, 56, 256, 1, 1), (128, 28, 128, 3, 2), (20, 7, 33, 3, 1)):
             images = torch.randn(SIZE, 2, side, side, channels, device="cuda")
             kernels = torch.randn(SIZE, outputs, kernel, kernel, channels, device="cuda") / channels**0.5
-            found = convolve(images, kernels, None, None, stride, kernel // 2, False, precision)
+            found = convolve(images, kernels, None, None, stride, kernel // 2, False, way)
             each = zip(images.double().movedim(4, 2), kernels.double().movedim(4, 2), strict=True)
             expected = torch.stack([conv2d(one, own, None, stride, kernel // 2) for one, own in each]).movedim(2, 4)
-            worst[precision] = max(worst[precision], float((found - expected).abs().max() / expected.abs().max()))
+            worst[way] = max(worst[way], float((found - expected).abs().max() / expected.abs().max()))
     assert worst["ieee"] < 1e-5, f"differs by {worst['ieee']:.2g}"
     assert worst["tf32"] < 5e-3, f"with TF32 differs by {worst['tf32']:.2g}"
     return f"differs by {worst['ieee']:.1g}, with TF32 by {worst['tf32']:.1g}"

@@ -61,7 +61,8 @@ class Auto:
 
     def groups(self, members: Members, args: Any, kwargs: Any, keep: bool = False) -> Iterator[Group]:
         kind = signature(args, kwargs)
-        known = self.vmap.known(members, args, kwargs, kind) if keep else None
+        graphed = self.graphs.knows(members, kind)  # which looks at the network while the GPU works, and not before
+        known = self.vmap.known(members, args, kwargs, kind) if keep and not graphed else None
         if known is not None:
             self.chosen = "vmap"
             return iter((known,))
@@ -72,7 +73,7 @@ class Auto:
         if members.count == 1 or kind is None or needs_gradients(members, args, kwargs):
             return "loop"
         if keep and self.graphs.knows(members, kind):
-            return "graphs"  # which looks itself whether the network is still the same, while the GPU works
+            return "graphs"
         store, key = self.kept.store(members), ("auto", kind, keep)
         if key not in store.prepared:
             store.prepared[key] = self._rule(members, store, args, kwargs, keep)

@@ -21,7 +21,7 @@ from peppermill.engines.capture import Capture, Jobs, capture_on_cuda, quickest
 from peppermill.engines.engine import Group
 from peppermill.engines.joined import joined_recording
 from peppermill.engines.joining import channels_last
-from peppermill.engines.kept import Kept, Store, signature, tensors_of
+from peppermill.engines.kept import Kept, Store, finish, signature, tensors_of
 from peppermill.engines.loop import OrLoop
 from peppermill.engines.members import WITHOUT_GRADIENTS, Members, is_exact, needs_gradients
 from peppermill.engines.memory import Room
@@ -49,6 +49,7 @@ class Captured:
             plain = precision is not None or not is_exact(members)
             ways = None if plain else self._joined(call, args, kwargs)
             self.recording = quickest(ways or [partial(self._jobs, call, args, kwargs)], capture, members.device)
+            finish(members.device)
 
     @torch.no_grad()
     def __call__(self, args: Any, kwargs: Any) -> Tensor:
@@ -128,7 +129,7 @@ class Graphs(OrLoop):
 
     def knows(self, members: Members, kind: Any) -> bool:
         """Whether there is a graph for inputs of this kind, of whatever state of the network."""
-        return isinstance(self.captured.get(_key(members, kind)), Captured)
+        return bool(self.captured) and isinstance(self.captured.get(_key(members, kind)), Captured)
 
     def _outputs(self, members: Members, args: Any, kwargs: Any) -> Tensor:
         kind = _key(members, signature(args, kwargs))

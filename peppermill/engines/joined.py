@@ -19,7 +19,7 @@ from peppermill.data import map_tensors, output_tensor
 from peppermill.engines.borrowed import Call, borrow
 from peppermill.engines.engine import Group
 from peppermill.engines.joining import Form, channels_last, join
-from peppermill.engines.kept import Store, room_on, signature, tensors_of
+from peppermill.engines.kept import Store, finish, room_on, signature, tensors_of
 from peppermill.engines.loop import OrLoop
 from peppermill.engines.members import WITHOUT_GRADIENTS, Members, is_exact, needs_gradients
 from peppermill.engines.memory import in_parts
@@ -46,7 +46,7 @@ class Joined(OrLoop):
         for member in range(members.count):
             params = store.member(members.sigma, member, keep)
             ready = _kept(store, members.sigma, member) if keeps else {}
-            yield partial(self._outputs, JoinedMember(call, params, plans, ready, common))
+            yield partial(self._outputs, JoinedMember(call, params, plans, ready, common, kept=keeps))
             del params, ready  # or two members would be alive while the next one is made
 
     def _unsuitable(self, members: Members, args: Any, kwargs: Any, keep: bool) -> str:
@@ -73,9 +73,15 @@ class JoinedMember:
     """A network with one member's weights: `plans` by kind of inputs, for all members; `ready` with these weights."""
 
     def __init__(
-        self, call: Call, params: Params, plans: dict[Any, Any], ready: dict[Any, Any], common: Common | None = None
+        self,
+        call: Call,
+        params: Params,
+        plans: dict[Any, Any],
+        ready: dict[Any, Any],
+        common: Common | None = None,
+        kept: bool = False,
     ) -> None:
-        self.call, self.params, self.plans, self.ready = call, params, plans, ready
+        self.call, self.params, self.plans, self.ready, self.kept = call, params, plans, ready, kept
         self.common, self.refused = common or Common(0.0), ""
 
     @torch.no_grad()
@@ -87,7 +93,10 @@ class JoinedMember:
                 self.refused = found
                 return output_tensor(self.call(self.params, args, kwargs))
             with torch.inference_mode(False):
-                self.ready[kind] = found, found.plan.prepare(*self.params.values())
+                prepared = found.plan.prepare(*self.params.values())
+            if self.kept:
+                finish(next(iter(self.params.values())).device)
+            self.ready[kind] = found, prepared
         known, kept = self.ready[kind]
         formed = list(map(known.form, inputs))
         shared = self.common.of(inputs, lambda: known.share(*formed)) if known.share else ()
@@ -119,7 +128,9 @@ def _plan(plans: dict[Any, Any], kind: Any, call: Call, params: Params, args: An
             return "an argument is neither a tensor nor a plain value"
         if len(plans) >= MOST_KINDS:
             return f"these are inputs of more than {MOST_KINDS} kinds"
-        plans[kind] = _made(call, params, args, kwargs)
+        made = _made(call, params, args, kwargs)
+        finish(next(iter(params.values())).device)
+        plans[kind] = made
     found: Known | str = plans[kind]
     return found
 

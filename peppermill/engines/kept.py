@@ -124,7 +124,9 @@ class Store:
                 self._stacked = None  # the old ones go before the new ones come
                 self._parts.clear()
                 self._views = {}
-                self._stacked = sigma, self._stack(sigma, 0, self.perturbation.size)
+                stacked = self._stack(sigma, 0, self.perturbation.size)
+                finish(next(iter(stacked.values())).device)
+                self._stacked = sigma, stacked
                 self._directions.clear()
             return self._stacked[1] if self._stacked and self._stacked[0] == sigma else None
 
@@ -149,7 +151,9 @@ class Store:
             stream, sign = (member - member % 2, (-1.0) ** member) if antithetic else (member, 1.0)
             with self._lock:
                 if stream not in self._directions:
-                    self._directions[stream] = self.perturbation.direction(stream)
+                    direction = self.perturbation.direction(stream)
+                    finish(next(iter(direction.values())).device)
+                    self._directions[stream] = direction
             return self.perturbation.member(sign * sigma, member, self._directions[stream])
 
 
@@ -167,10 +171,17 @@ class Stack:
         if found is None:
             with torch.inference_mode(False):
                 found = partial(plan.run, *plan.prepare(*self.params.values()))
+            finish(next(iter(self.params.values())).device)
             while len(self.ready) >= MOST_READY:
                 self.ready.pop(next(iter(self.ready)), None)
             self.ready[kind] = found
         return found
+
+
+def finish(device: torch.device) -> None:
+    """Wait until a GPU has made what is kept: another thread may read it next, on a stream that does not wait."""
+    if device.type == "cuda" and not torch.cuda.is_current_stream_capturing():
+        torch.cuda.current_stream(device).synchronize()
 
 
 def refuse_training_mode(model: Any) -> None:

@@ -24,6 +24,7 @@ from peppermill.engines.joined import Joined
 from peppermill.engines.kept import Kept, Store
 from peppermill.engines.loop import Loop, member_predictions, run_members
 from peppermill.engines.members import members_of
+from peppermill.engines.state import State
 from peppermill.engines.vmap import Vmap
 from peppermill.likelihood import Categorical
 from peppermill.noise import Noise
@@ -773,6 +774,25 @@ def test_a_graph_is_captured_once_for_each_kind_of_inputs_and_each_sigma(mlp, da
     outputs_of(engine, mlp, perturbation, 0.2, data[0])
     assert captures == [4, 4, 4, 4]
     assert len(engine.captured) == 1  # those of the old weights are gone
+
+
+def test_auto_looks_at_the_network_while_a_known_graph_runs_and_not_before(mlp, data, monkeypatch):
+    """A look at a ResNet50 takes a fifth of the time of ten members on one image."""
+    happened = []
+
+    def capture(jobs, device):
+        recording = capture_on_cpu(jobs, device)
+        return recording._replace(begin=lambda: happened.append("graph runs"))
+
+    engine, perturbation = Auto(), perturbation_of(mlp)
+    engine.graphs = engine.engines["graphs"] = Graphs(kept=engine.kept, capture=capture)
+    expected = outputs_of(engine.graphs, mlp, perturbation, 0.3, data[0])
+    looks = State.holds
+    monkeypatch.setattr(State, "holds", lambda *given: happened.append("look") or looks(*given))
+    happened.clear()
+    assert torch.equal(outputs_of(engine, mlp, perturbation, 0.3, data[0]), expected)
+    assert engine.report == "graphs"
+    assert happened == ["graph runs", "look"]
 
 
 def test_outputs_of_an_earlier_call_stay_what_they_were(mlp, data):
