@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import peppermill as pm
 from peppermill.files import read_json, write_atomically
 from peppermill.paper import drawings, figure1, figure2, figure3, noise_laws, ood, swa, table2, tables, texts
 from peppermill.paper.printed import COLUMNS, printed
+from peppermill.paper.rates import ROW, SLOW
 from peppermill.paper.result import typed, where
 from peppermill.paper.rows import ROWS
 from peppermill.paper.table1_page import COMMAND, table1_section
@@ -48,7 +49,7 @@ def main(settings: Settings) -> str:
         _section("SWA", _swa(settings), _command(settings, "swa", swa)),
         _section("Figure 1", _figure1(settings), _command(settings, "figure1", figure1)),
         _section("Figure 2", _figure2(settings), _command(settings, "figure2", figure2)),
-        _section("Figure 3", _figure3(settings), _command(settings, "figure3", figure3)),
+        _section("Figure 3", _figure3(settings), "peppermill paper figure3 --models 5 --device cuda"),
         _section("Other noise", _noise(settings), _command(settings, "noise", noise_laws)),
         _section("Out of distribution", _ood(settings), _command(settings, "ood", ood)),
         texts.SETTINGS,
@@ -73,7 +74,10 @@ def _section(title: str, body: list[str] | None, command: str) -> str:
 def _table2(settings: Settings) -> list[str] | None:
     found = {name: _read(settings, f"table2-{name}", table2) for name in ROWS}
     rows = {name: row for name, row in found.items() if row is not None}
-    return table2_section(rows) if rows else None
+    folders = (settings, replace(settings, results=settings.results / SLOW))
+    rates = [(_read(one, f"table2-{ROW}", table2), _read(one, "figure3", figure3)) for one in folders]
+    both = [(row, figure) for row, figure in rates if row and figure and ROW in figure["experiments"]]
+    return table2_section(rows, both if len(both) == 2 else ()) if rows else None
 
 
 def _swa(settings: Settings) -> list[str] | None:

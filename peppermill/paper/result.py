@@ -28,4 +28,6 @@ def where(content: Mapping[str, Any]) -> str:
 def typed(content: Mapping[str, Any]) -> str:
     """The command that made a result, without the folders that it read and wrote."""
     words: list[str] = content["provenance"]["command"].split()
-    return " ".join(word for before, word in pairwise(["", *words]) if not {before, word} & FOLDERS)
+    return " ".join(
+        word for before, word in pairwise(["", *words]) if not {before, word} & FOLDERS and word != "--debug"
+    )

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from peppermill.paper import tables, texts
-from peppermill.paper.endings import endings
-from peppermill.paper.explanations import EXPLANATIONS
-from peppermill.paper.printed import COLUMNS, inside_before_rounding, printed
+from peppermill.paper.printed import COLUMNS, UNROUNDED, inside, inside_before_rounding, printed
+from peppermill.paper.rates import Results, learning_rates
 from peppermill.paper.result import where
 
 WITHOUT_SWA = tuple(column for column in COLUMNS if column != "swa")
 
 
-def table2_section(rows: tables.Rows) -> list[str]:
-    """The six columns of the paper beside the printed ones, what differs and why, then ours."""
+def table2_section(rows: tables.Rows, rates: Sequence[Results] = ()) -> list[str]:
+    """The six columns of the paper beside the printed ones, what differs and why, then ours.
+
+    `rates`: the results of MNIST (CNN) at one learning rate and at another.
+    """
     lines = [_counted(rows), "", f"{texts.SWA_COLUMN} {_schedules(rows)}", ""]
     for score, title in tables.SCORES.items():
         lines += [f"### {title}", "", *tables.paper_table(rows, score), ""]
-    lines += ["### Cells that differ", "", *_outside(rows), "", *_endings(rows)]
+    lines += ["### Cells that differ", "", *_outside(rows), ""]
+    if rates:
+        lines += ["### The learning rate of MNIST (CNN)", "", texts.RATES, "", *learning_rates(rates), ""]
     lines += ["### The order that the paper reports", "", *tables.orderings(rows), ""]
     lines += ["### Our columns", "", texts.OURS, ""]
     for score, title in tables.SCORES.items():
@@ -53,19 +59,21 @@ def _outside(rows: tables.Rows) -> list[str]:
     lines = ["| score | row | column | ours | printed | why |", "|---|---|---|---|---|---|"]
     for score, row, column in outside:
         ours, theirs = tables.cell(rows[row], column, score)[0], printed(score, row, column)
-        coarse = "inside before the printed numbers were rounded" if inside_before_rounding(ours, theirs) else ""
-        reason = "see SWA below" if column == "swa" else EXPLANATIONS.get(row, "")
-        why = "; ".join(filter(None, (coarse, reason)))
+        why = "; ".join(
+            filter(None, (what_rounding_hides(ours, (score, row, column)), "see SWA below" * (column == "swa")))
+        )
         names = f"{tables.SCORES[score]} | {rows[row]['title']} | {tables.TITLES[column]}"
         lines.append(f"| {names} | {ours:.4f} | {theirs[0]:.3f} ± {theirs[1]:.2f} | {why} |")
     return lines
 
 
-def _endings(rows: tables.Rows) -> list[str]:
-    """How training ended, in the rows that have cells outside for that reason."""
-    outside, _, _ = tables.agreement(rows, WITHOUT_SWA)
-    concerned = [name for name in dict.fromkeys(row for _, row, _ in outside) if name in EXPLANATIONS]
-    return [line for name in concerned for line in (texts.ENDINGS, "", *endings(name, rows[name]), "")]
+def what_rounding_hides(ours: float, place: tuple[str, str, str]) -> str:
+    """What the printed digits hide of a cell."""
+    if place in UNROUNDED:
+        mean, spread = UNROUNDED[place]
+        agrees = "and ours agrees" if inside(ours, (mean, spread)) else "and ours differs"
+        return f"before rounding the printed cell is {mean:.4f} ± {spread:.4f} (the authors' notebook), {agrees}"
+    return "inside before the printed numbers were rounded" if inside_before_rounding(ours, printed(*place)) else ""
 
 
 def _times(rows: tables.Rows) -> list[str]:

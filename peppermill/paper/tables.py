@@ -130,7 +130,7 @@ def fitted(rows: Rows) -> list[str]:
     for row in rows.values():
         for column, content in row["columns"].items():
             if "sigma" in content or "temperature" in content:
-                texts = [_range(content.get(key)) for key in ("sigma", "temperature")]
+                texts = [spread(content.get(key)) for key in ("sigma", "temperature")]
                 lines.append(f"| {row['title']} | {TITLES[column]} | " + " | ".join(texts) + " |")
     return lines
 
@@ -150,7 +150,8 @@ def _number(value: float, score: str) -> str:
     return f"{value:.3f}" if score in PERCENT else f"{value:.4f}"
 
 
-def _range(values: Sequence[float] | None) -> str:
+def spread(values: Sequence[float] | None) -> str:
+    """Mean, smallest and largest over models."""
     return "" if not values else f"{np.mean(values):.4g} ({min(values):.4g} to {max(values):.4g})"
 
 

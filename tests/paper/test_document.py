@@ -13,10 +13,11 @@ from scipy import stats
 
 from peppermill.paper import document, figure1, figure2, figure3, noise_laws, ood, swa, table2, tables
 from peppermill.paper.columns import METHODS
-from peppermill.paper.endings import endings
 from peppermill.paper.printed import COLUMNS, inside, inside_before_rounding, printed
+from peppermill.paper.rates import learning_rates
 from peppermill.paper.result import typed
 from peppermill.paper.rows import ROWS
+from peppermill.paper.table2_page import what_rounding_hides
 from peppermill.paper.work import Settings, tiny
 
 
@@ -81,7 +82,7 @@ def test_a_cell_that_differs_is_marked_and_listed(tmp_path: Path) -> None:
     assert "| NLL | CIFAR-10 | PEP | 1.2000 | 0.982 ± 0.02 |" in page
     assert "| CIFAR-10 | **no** | yes | yes |" in page  # PEP is not below the baseline now
     assert "| CIFAR-10 | -0.0010 [-0.0010, -0.0010] | -0.2450" in page  # the joint method less temperature, less PEP
-    assert "No results yet: `peppermill paper figure3 --device cuda`." in page
+    assert "No results yet: `peppermill paper figure3 --models 5 --device cuda`." in page
 
 
 def test_the_best_of_our_columns_is_bold_and_a_loss_of_the_joint_method_is_marked() -> None:
@@ -117,19 +118,34 @@ def test_every_section_is_written_from_real_results(data_folder: Path, tmp_path:
         assert (tmp_path / "docs" / "figures" / f"paper-{figure}.svg").read_text().lstrip().startswith("<?xml")
 
 
-def test_how_training_ended_is_told_for_networks_that_fall_and_those_that_jumped() -> None:
-    """By hand: the first and the last network have their lowest loss in the last epoch."""
-    scores = {"nll": [0.01, 0.04, 0.03], "brier": [0.1, 0.4, 0.3], "error": [0.001, 0.004, 0.003], "ece": [0.0] * 3}
-    row = {
-        "title": "MNIST (CNN)",
-        "training": {"training": [[0.5, 0.5, 0.5], [0.3, 0.1, 0.2], [0.2, 0.4, 0.2]]},
-        "columns": {name: {"scores": scores} for name in ("baseline", "pep", "temperature")},
+def test_a_learning_rate_is_shown_beside_the_notebook_with_the_command_that_runs_it() -> None:
+    """By hand: T of 1 and 3, sigma* of 0.01 and 0.03, and test NLLs of 0.05 and 0.07 after one epoch."""
+    row = as_printed("mnist-cnn")
+    row["columns"]["temperature"]["temperature"], row["columns"]["pep"]["sigma"] = [1.0, 3.0], [0.01, 0.03]
+    row |= {
+        "row_settings": {"learning_rate": 1e-3},
+        "provenance": row["provenance"] | {"command": "peppermill --rows a,b"},
     }
-    first, *_ = lines = endings("mnist-cnn", row)
-    assert first.startswith("MNIST (CNN): 2 of 3 networks had their lowest training loss in the last epoch (mean 0.20")
-    # the standard error of 1, 4, 3 is their standard deviation, sqrt(7/3), over sqrt(3)
-    assert "| NLL | Baseline | 0.0200 | 0.0400 | 0.0267 ± 0.0088 | 0.036 |" in lines
-    assert "| Error % | PEP | 0.200 | 0.400 | 0.267 ± 0.088 | 0.990 |" in lines
+    points = [{"epoch": epoch, "test_nll": nll} for epoch, nll in ((1, 0.05), (1, 0.07), (2, 0.01))]
+    figure = {"experiments": {"mnist-cnn": {"points": points}}, "provenance": row["provenance"]}
+    head, _, *lines = learning_rates([(row, figure)])
+    assert head == "| | their notebook | learning rate 0.001 |"
+    assert "| T of temperature scaling, mean (range) | 1.497 (1.381 to 1.604) | 2 (1 to 3) |" in lines
+    assert "| σ* of PEP, mean (range) | 0.01517 (0.004102 to 0.02082) | 0.02 (0.01 to 0.03) |" in lines
+    assert "| test NLL of five networks after one epoch | 0.050 to 0.057 | 0.050 to 0.070 |" in lines
+    assert lines[-1].count("`peppermill --rows mnist-cnn --learning-rate 0.001`") == 2
+
+
+def test_a_cell_whose_printed_digits_hide_too_much_is_told_as_the_notebook_has_it() -> None:
+    """0.0159 is 6 % above the printed 0.015 ± 0.00, which is 0.01538 ± 0.00186."""
+    assert what_rounding_hides(0.0159, ("brier", "mnist-cnn", "pep")).endswith(
+        "0.0154 ± 0.0019 (the authors' notebook), and ours agrees"
+    )
+    assert what_rounding_hides(0.0179, ("brier", "mnist-cnn", "pep")).endswith("and ours differs")
+    assert (
+        what_rounding_hides(0.0308, ("brier", "mnist-mlp", "swa")) == "inside before the printed numbers were rounded"
+    )
+    assert what_rounding_hides(0.7275, ("ece", "mnist-mlp", "swa")) == ""
 
 
 def test_the_page_shows_the_command_without_its_folders() -> None:
