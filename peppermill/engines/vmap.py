@@ -19,7 +19,7 @@ from peppermill.engines import layers
 from peppermill.engines.borrowed import Shell, borrow, lowered
 from peppermill.engines.engine import Group
 from peppermill.engines.fused import fuse
-from peppermill.engines.kept import Stack, Store, room_on, signature, tensors_of
+from peppermill.engines.kept import Stack, Store, finish, room_on, signature, tensors_of
 from peppermill.engines.looked import look_at
 from peppermill.engines.loop import OrLoop
 from peppermill.engines.members import WITHOUT_GRADIENTS, Members, is_exact, needs_gradients
@@ -106,9 +106,9 @@ class _Together:
         stack = self._stack(which)
         key = ("vmap", len(which), stack.paired, kind)
         if key not in self.store.prepared:
-            self.store.prepared[key] = _prepare(
-                self.members, self.engine.precision, self.store.has_shell, stack, args, kwargs
-            )
+            made = _prepare(self.members, self.engine.precision, self.store.has_shell, stack, args, kwargs)
+            finish(self.members.device)
+            self.store.prepared[key] = made
         plan = self.store.prepared[key]
         if not isinstance(plan, Plan):
             self.store.prepared["refused"] = plan  # for inputs of every kind: each attempt costs many passes
