@@ -12,6 +12,7 @@ BENCHMARKS: dict[str, dict[str, tuple[str, ...]]] = {
     "engines": {"cpu": (), "cuda": ("--device", "cuda")},
     "precision": {"cpu": ()},
     "tuning": {"cpu": ("demo",)},
+    "replays": {"cpu": ("demo",)},
     "peers": {"cpu": (), "cuda": ("--device", "cuda")},
     "deployment": {"cpu": ()},
     "processes": {"cpu": ()},

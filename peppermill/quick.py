@@ -24,7 +24,7 @@ from peppermill.tuning import START, Evaluation, Evaluations, SigmaSearch, check
 LIMIT, MORE = 5.0, 1.0  # passes of all members over all items; and so many more for the profile
 STEPS = 4  # on all items, for each of the two curves
 APART = 0.1  # of ln sigma, between the first two values on all items: the second one tells the slope
-TOLERANCE = 0.001  # of the gain so far: less than this is not worth a pass
+WORTH = 0.01  # of the standard error of PEP's gain so far: less than this is not worth a pass
 SAME = 0.01  # of ln sigma: nearer than this is the same sigma
 
 SEARCHES = ("quick", "golden")
@@ -141,11 +141,15 @@ class _Hunt:
             return self._inside(START * self.scale)  # the sample sees no gain: ask all items once
         sigma, expected = Sketch(sample, whole if self.sampled else {}).summit()
         best = max(whole.values(), default=0.0)
-        earned = max(best, 0.0) + value(self.whole(0.0)) - self.whole(0.0).log_likelihood
         if len(whole) == 1 and self.sampled and max(expected, best) > 0:
             return self._beside(next(iter(whole)), sigma)
-        worthless = expected <= max(best, 0.0) + TOLERANCE * earned
+        worthless = expected <= max(best, 0.0) + WORTH * self._noise()
         return None if worthless or _known(sigma, self.whole) != sigma else sigma
+
+    def _noise(self) -> float:
+        """The standard error of the gain that noise alone has brought so far."""
+        best = max(self.whole.known.values(), key=lambda evaluation: evaluation.log_likelihood)
+        return self.whole.noises[best.sigma]
 
     def _beside(self, first: float, sigma: float) -> float:
         """The second sigma, not nearer to the first than `APART`, on the side to which the summit lies."""

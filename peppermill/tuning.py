@@ -11,13 +11,14 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from peppermill.advice import advise
 from peppermill.engines.loop import MemberPass
 from peppermill.likelihood import ensemble_log_likelihoods
 from peppermill.processes.messages import every
-from peppermill.processes.results import total, totals
+from peppermill.processes.results import totals
 from peppermill.search import GOLDEN, GROWTH, Paid, Search, count_peaks, golden_section, grow_bracket
 from peppermill.tempering import best_temperature, mention_limit
 
@@ -81,16 +82,32 @@ class Evaluations:
     ) -> None:
         self.run, self.joint, self.weights, self.share = run, joint, weights, share
         self.known: dict[float, Evaluation] = {}
+        self.noises: dict[float, float] = {}  # standard errors of the gains over sigma = 0, from item to item
         self.items, self.size, self.passes = 0, 0, 0.0
+        self._network: Tensor | None = None  # ln L_i at sigma = 0, [N]
 
     def __call__(self, sigma: float) -> Evaluation:
         if sigma not in self.known:
             members = self.run(sigma)
-            self.known[sigma] = _evaluation(members, self.joint, self.weights)
-            self.size = len(members.member_log_likelihoods)
             self.items = self.items or _count_items(members)
+            self.known[sigma] = self._evaluation(members)
+            self.size = len(members.member_log_likelihoods)
             self.passes += self.share * (self.size if sigma else 1)
         return self.known[sigma]
+
+    def _evaluation(self, members: MemberPass) -> Evaluation:
+        rows = ensemble_log_likelihoods(members.member_log_likelihoods)
+        weighted = 1 if self.weights is None else self.weights
+        self._network = self._network if members.sigma else rows
+        gains = rows - rows if self._network is None else rows - self._network
+        value, gain, squares = totals(torch.stack([weighted * rows, gains, gains.square()]))
+        self.noises[members.sigma] = math.sqrt(max(squares - gain * gain / self.items, 0.0))
+        if not math.isfinite(value):
+            return Evaluation(members.sigma, -math.inf, 1.0, -math.inf)
+        if not self.joint:
+            return Evaluation(members.sigma, value, 1.0, value)
+        temperature, tempered = best_temperature(members.averaged, members.labels, lambda rows: totals(weighted * rows))
+        return Evaluation(members.sigma, value, temperature, max(tempered, value))
 
 
 def tune_sigma(
@@ -140,17 +157,6 @@ def _count_items(members: MemberPass) -> int:
     if not items:
         raise ValueError("`validation` has no item that counts: every label is the ignored one.")
     return items
-
-
-def _evaluation(members: MemberPass, joint: bool, weights: Tensor | None) -> Evaluation:
-    weighted = 1 if weights is None else weights
-    value = total(weighted * ensemble_log_likelihoods(members.member_log_likelihoods))
-    if not math.isfinite(value):
-        return Evaluation(members.sigma, -math.inf, 1.0, -math.inf)
-    if not joint:
-        return Evaluation(members.sigma, value, 1.0, value)
-    temperature, tempered = best_temperature(members.averaged, members.labels, lambda rows: totals(weighted * rows))
-    return Evaluation(members.sigma, value, temperature, max(tempered, value))
 
 
 def _look_closer(

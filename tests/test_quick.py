@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
 from scipy.interpolate import PchipInterpolator
 from torch import nn
 
@@ -21,6 +22,7 @@ from peppermill.perturbation import Perturbation
 from peppermill.quick import tune_quickly
 from peppermill.sample import Sample
 from peppermill.tempering import best_temperature
+from peppermill.tuning import Evaluations
 
 
 def quietly(action, *args, **options):
@@ -40,18 +42,22 @@ def hill(peak):
 
 
 class Curves:
-    """Passes whose ensembles have these log-likelihoods per item, on all 100 items and on a part of ten."""
+    """Passes whose ensembles have these log-likelihoods per item, on all 100 items and on a part of ten.
+
+    Where there is noise, every other item gains so much more than that, and the others as much less.
+    """
 
     size = 10
 
-    def __init__(self, whole, sample=None, share=1 / 16):
-        self.curves, self.share = {100: whole, 10: sample}, share
+    def __init__(self, whole, sample=None, share=1 / 16, spread=0.0):
+        self.curves, self.share, self.spread = {100: whole, 10: sample}, share, spread
         self.asked = {100: [], 10: []}
 
     def run(self, sigma, sample=None):
         items = 100 if sample is None else 10
         self.asked[items].append(sigma)
         value = torch.full((items,), float(self.curves[items](sigma)), dtype=torch.float64)
+        value += self.spread * (sigma > 0) * (-1.0) ** torch.arange(items)
         averaged = torch.stack([value, torch.log1p(-value.exp())], dim=1)
         return MemberPass(sigma, value.expand(self.size, -1), averaged, torch.zeros(items, dtype=torch.long))
 
@@ -116,6 +122,26 @@ def _between(seen, sigma):
     rates = np.array([seen[s] for s in sigmas]) / sigmas**2
     place = np.clip(np.log(max(sigma, 1e-9)), np.log(sigmas[0]), np.log(sigmas[-1]))
     return float(PchipInterpolator(np.log(sigmas), rates)(place)) * sigma**2
+
+
+def test_the_search_stops_where_what_is_left_is_lost_in_the_noise_of_the_gain():
+    """The same two curves; where items differ by 0.3 the gain of 50 has a standard error of 3, and 0.03 is not worth a
+    pass. Both find the peak."""
+    calm, rough = (Curves(hill(0.3), hill(0.33), spread=spread) for spread in (0.0, 0.3))
+    assert loss(calm.tune(), 0.3) < loss(rough.tune(), 0.3) < 0.01
+    assert len(rough.asked[100]) < len(calm.asked[100])
+
+
+def test_the_noise_of_a_gain_is_its_standard_error_over_items():
+    rows = torch.randn(3, 40, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    passes = {
+        s: MemberPass(s, row.expand(4, -1), row, torch.zeros(40)) for s, row in zip((0.0, 0.1, 0.2), rows, strict=True)
+    }
+    found = Evaluations(passes.__getitem__, joint=False)
+    for sigma in passes:
+        found(sigma)
+    gains = (rows - rows[0]).numpy()
+    assert list(found.noises.values()) == pytest.approx([40 * stats.sem(one, ddof=0) for one in gains], abs=1e-9)
 
 
 def test_values_of_the_part_are_never_points_of_the_search():
