@@ -154,7 +154,8 @@ class Store:
                     direction = self.perturbation.direction(stream)
                     finish(next(iter(direction.values())).device)
                     self._directions[stream] = direction
-            return self.perturbation.member(sign * sigma, member, self._directions[stream])
+                direction = self._directions[stream]  # another thread may clear them
+            return self.perturbation.member(sign * sigma, member, direction)
 
 
 class Stack:
