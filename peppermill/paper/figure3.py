@@ -21,7 +21,7 @@ from peppermill.overfitting import rank_correlation
 from peppermill.paper.columns import log_probs_on
 from peppermill.paper.members import Directions, Images, Stack, StackedMembers
 from peppermill.paper.result import write_result
-from peppermill.paper.rows import Row, RowData, row_data
+from peppermill.paper.rows import ROWS, Row, RowData, row_data
 from peppermill.paper.stacked import State
 from peppermill.paper.trainer import Schedule
 from peppermill.paper.training import train_together
@@ -70,7 +70,7 @@ def main(settings: Settings) -> dict[str, Any]:
     content = {
         "format": KIND,
         "version": VERSION,
-        "experiments": {name: experiments[name] for name in sorted(experiments, key=EXPERIMENTS.index)},
+        "experiments": {name: experiments[name] for name in sorted(experiments, key=[*EXPERIMENTS, *ROWS].index)},
         "settings": settings.identity(),
         "provenance": provenance(settings.seeds[0]),
     }
