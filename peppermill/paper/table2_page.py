@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from peppermill.paper import tables, texts
-from peppermill.paper.printed import COLUMNS, UNROUNDED, inside, inside_before_rounding, printed
+from peppermill.paper.printed import COLUMNS, UNROUNDED, WITHOUT_SWA, inside, inside_before_rounding, printed
 from peppermill.paper.rates import Results, learning_rates
 from peppermill.paper.result import where
-
-WITHOUT_SWA = tuple(column for column in COLUMNS if column != "swa")
 
 
 def table2_section(rows: tables.Rows, rates: Sequence[Results] = ()) -> list[str]:
@@ -73,7 +71,11 @@ def what_rounding_hides(ours: float, place: tuple[str, str, str]) -> str:
         mean, spread = UNROUNDED[place]
         agrees = "and ours agrees" if inside(ours, (mean, spread)) else "and ours differs"
         return f"before rounding the printed cell is {mean:.4f} ± {spread:.4f} (the authors' notebook), {agrees}"
-    return "inside before the printed numbers were rounded" if inside_before_rounding(ours, printed(*place)) else ""
+    return (
+        "it may agree with the printed numbers before they were rounded"
+        if inside_before_rounding(ours, printed(*place))
+        else ""
+    )
 
 
 def _times(rows: tables.Rows) -> list[str]:
@@ -91,4 +93,5 @@ def _times(rows: tables.Rows) -> list[str]:
         parts = [*trained, averaged, rest, sum(trained) + averaged + rest]
         lines.append(f"| {row['title']} | " + " | ".join(f"{part:.0f} s" for part in parts) + " |")
     total = sum(sum(row["seconds"].values()) for row in rows.values())
-    return [*lines, "", f"All rows: {total / 60:.1f} minutes. {where(next(iter(rows.values())))}"]
+    places = " ".join(dict.fromkeys(where(row) for row in rows.values()))
+    return [*lines, "", f"All rows: {total / 60:.1f} minutes. {places}"]
