@@ -19,9 +19,11 @@ class DeepEnsemble(nn.Module):
     It gives the logarithm of the averaged probability in the networks' own layout: valid logits.
     """
 
-    def __init__(self, models: Iterable[nn.Module], *, likelihood: str | Likelihood | None = None) -> None:
+    def __init__(
+        self, models: Iterable[nn.Module] | nn.ModuleList, *, likelihood: str | Likelihood | None = None
+    ) -> None:
         super().__init__()
-        if isinstance(models, nn.Module) and not isinstance(models, nn.ModuleList):
+        if isinstance(models, nn.Module) and type(models) is not nn.ModuleList:
             raise TypeError(
                 f"`models` is one {type(models).__name__}, not several networks: give a list, as in `[first, second]`."
             )

@@ -162,7 +162,7 @@ def _figure3(settings: Settings) -> list[str] | None:
     lines += ["| Experiment | points | overfitting and PEP effect | overfitting and σ* |", "|---|---|---|---|"]
     for one in found["experiments"].values():
         pairs = [one["correlations"][name] for name in ("overfitting and effect", "overfitting and sigma")]
-        numbers = " | ".join(f"{p['rho']:.3f} [{p['lower']:.3f}, {p['upper']:.3f}]" for p in pairs)
+        numbers = " | ".join(map(figure3.interval, pairs))
         lines.append(f"| {one['title']} | {len(one['points'])} | {numbers} |")
     absent = [ROWS[name].title for name in figure3.EXPERIMENTS if name not in found["experiments"]]
     return [*lines, "", *([f"Not run to its end: {', '.join(absent)}.", ""] if absent else []), where(found)]

@@ -7,7 +7,7 @@ less that of its ensemble. The authors dropped points with negative overfitting 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
@@ -27,7 +27,7 @@ from peppermill.paper.trainer import Schedule
 from peppermill.paper.training import train_together
 from peppermill.paper.tuned import our_sigma, tune_together
 from peppermill.paper.work import Settings, kept_stage, kernel_names, row_of
-from peppermill.results import provenance
+from peppermill.results import plain, provenance
 
 KIND = "peppermill figure 3"
 VERSION = 1
@@ -63,9 +63,8 @@ def main(settings: Settings) -> dict[str, Any]:
         row = row_of(name, settings)
         found = kept_stage(settings, f"figure3-{name}", partial(_experiment, name, row, settings), row)
         points = [Point(**one) for one in found["points"]]
-        experiments[name] = found | {"correlations": correlations(points)}
-        first = experiments[name]["correlations"]["overfitting and effect"]
-        said = f"{first['rho']:.3f} [{first['lower']:.3f}, {first['upper']:.3f}]"
+        experiments[name] = found | {"correlations": plain(correlations(points))}
+        said = interval(experiments[name]["correlations"]["overfitting and effect"])
         settings.say(f"Figure 3, {found['title']}: Spearman {said} of overfitting and PEP effect, {len(points)} points")
     content = {
         "format": KIND,
@@ -76,6 +75,13 @@ def main(settings: Settings) -> dict[str, Any]:
     }
     write_result(settings.out / "figure3.json", content)
     return content
+
+
+def interval(found: Mapping[str, float | None], digits: int = 3) -> str:
+    """A correlation and its interval; there is none of points that are all equal in one of the two."""
+    if found["rho"] is None:
+        return "none"
+    return f"{found['rho']:.{digits}f} [{found['lower']:.{digits}f}, {found['upper']:.{digits}f}]"
 
 
 def _known(settings: Settings) -> dict[str, Any]:

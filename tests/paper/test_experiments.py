@@ -66,6 +66,13 @@ def test_figure_3_takes_any_row_of_table_2_after_its_own(data_folder: Path, tmp_
     assert list(figure3.main(asked)["experiments"]) == ["mnist-mlp", "fashion-mnist"]
 
 
+def test_figure_3_has_no_correlation_of_a_single_point(data_folder: Path, tmp_path: Path) -> None:
+    asked = settings(data_folder, tmp_path, rows=("mnist-mlp",), seeds=(17,), epochs=1)
+    found = figure3.main(asked)["experiments"]["mnist-mlp"]
+    assert len(found["points"]) == 1
+    assert figure3.interval(found["correlations"]["overfitting and sigma"]) == "none"
+
+
 def test_figure_3_killed_while_it_looks_goes_on_there(
     data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
