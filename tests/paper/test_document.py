@@ -82,7 +82,7 @@ def test_a_cell_that_differs_is_marked_and_listed(tmp_path: Path) -> None:
     assert "**1.2000** ± 0.0000 ✗<br>0.982 ± 0.02" in page
     assert "| NLL | CIFAR-10 | PEP | 1.2000 | 0.982 ± 0.02 |" in page
     assert "| CIFAR-10 | **no** | yes | yes |" in page  # PEP is not below the baseline now
-    assert "| CIFAR-10 | -0.0010 [-0.0010, -0.0010] | -0.2450" in page  # the joint method less temperature, less PEP
+    assert "| CIFAR-10 | -0.00100 [-0.00100, -0.00100] | -0.24500" in page  # the joint method less temperature, less PEP
     assert "Made by `peppermill paper table2 --models 2`." in page
     assert "No results yet: `peppermill paper figure3 --device cuda`." in page
 
