@@ -8,6 +8,7 @@ from peppermill.paper import tables, texts
 from peppermill.paper.printed import COLUMNS, UNROUNDED, WITHOUT_SWA, inside, inside_before_rounding, printed
 from peppermill.paper.rates import Results, learning_rates
 from peppermill.paper.result import where
+from peppermill.paper.rows import ROWS
 
 
 def table2_section(rows: tables.Rows, rates: Sequence[Results] = ()) -> list[str]:
@@ -15,7 +16,7 @@ def table2_section(rows: tables.Rows, rates: Sequence[Results] = ()) -> list[str
 
     `rates`: the results of MNIST (CNN) at one learning rate and at another.
     """
-    lines = [_counted(rows), "", f"{texts.SWA_COLUMN} {_schedules(rows)}", ""]
+    lines = [*_others(rows), _counted(rows), "", f"{texts.SWA_COLUMN} {_schedules(rows)}", ""]
     for score, title in tables.SCORES.items():
         lines += [f"### {title}", "", *tables.paper_table(rows, score), ""]
     lines += ["### Cells that differ", "", *_outside(rows), ""]
@@ -28,6 +29,17 @@ def table2_section(rows: tables.Rows, rates: Sequence[Results] = ()) -> list[str
     lines += ["### The joint method, paired over models", "", texts.JOINT, "", *tables.joint_differences(rows), ""]
     lines += ["### What was fitted", "", *tables.fitted(rows), "", *_times(rows)]
     return lines
+
+
+def _others(rows: tables.Rows) -> list[str]:
+    """Rows that were run with other settings than the table's own."""
+    changed = {
+        f"{row['title']} ({name}={value})"
+        for key, row in rows.items()
+        for name, value in row["row_settings"].items()
+        if value != getattr(ROWS[key], name)
+    }
+    return [f"**Not with the settings below: {', '.join(sorted(changed))}.**", ""] if changed else []
 
 
 def _schedules(rows: tables.Rows) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from peppermill.paper.printed import COLUMNS, inside, inside_before_rounding, pr
 from peppermill.paper.rates import learning_rates
 from peppermill.paper.result import typed
 from peppermill.paper.rows import ROWS
-from peppermill.paper.table2_page import what_rounding_hides
+from peppermill.paper.table2_page import table2_section, what_rounding_hides
 from peppermill.paper.work import Settings, tiny
 
 
@@ -40,6 +40,7 @@ def as_printed(row: str) -> dict[str, Any]:
         "row": row,
         "title": ROWS[row].title,
         "settings": {"swa": "plain"},
+        "row_settings": asdict(ROWS[row]),
     }
     return head | {"columns": columns, "seconds": {"training": 60.0}, "provenance": made}
 
@@ -82,9 +83,18 @@ def test_a_cell_that_differs_is_marked_and_listed(tmp_path: Path) -> None:
     assert "**1.2000** ± 0.0000 ✗<br>0.982 ± 0.02" in page
     assert "| NLL | CIFAR-10 | PEP | 1.2000 | 0.982 ± 0.02 |" in page
     assert "| CIFAR-10 | **no** | yes | yes |" in page  # PEP is not below the baseline now
-    assert "| CIFAR-10 | -0.00100 [-0.00100, -0.00100] | -0.24500" in page  # the joint method less temperature, less PEP
+    assert (
+        "| CIFAR-10 | -0.00100 [-0.00100, -0.00100] | -0.24500" in page
+    )  # the joint method less temperature, less PEP
     assert "Made by `peppermill paper table2 --models 2`." in page
     assert "No results yet: `peppermill paper figure3 --device cuda`." in page
+
+
+def test_a_row_with_settings_of_its_own_is_told(tmp_path: Path) -> None:
+    row = as_printed("cifar10")
+    assert "Not with the settings below" not in "\n".join(table2_section({"cifar10": row}))
+    row["row_settings"]["learning_rate"] = 0.01
+    assert table2_section({"cifar10": row})[0] == "**Not with the settings below: CIFAR-10 (learning_rate=0.01).**"
 
 
 def test_a_folder_that_is_not_there_leaves_the_page_as_it_is(tmp_path: Path) -> None:
@@ -132,7 +142,7 @@ def test_a_learning_rate_is_shown_beside_the_notebook_with_the_command_that_runs
     """By hand: T of 1 and 3, sigma* of 0.01 and 0.03, and test NLLs of 0.05 and 0.07 after one epoch."""
     row = as_printed("mnist-cnn")
     row["columns"]["temperature"]["temperature"], row["columns"]["pep"]["sigma"] = [1.0, 3.0], [0.01, 0.03]
-    row |= {"row_settings": {"learning_rate": 1e-3}}
+    row["row_settings"]["learning_rate"] = 1e-3
     points = [{"epoch": epoch, "test_nll": nll} for epoch, nll in ((1, 0.05), (1, 0.07), (2, 0.01))]
     figure = {"experiments": {"mnist-cnn": {"points": points}}, "provenance": row["provenance"]}
     head, _, *lines = learning_rates([(row, figure)])
