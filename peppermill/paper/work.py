@@ -89,13 +89,19 @@ def kept_stage(
     path, identity = settings.folder / f"{name}.json", settings.identity() | {"row": asdict(row) if row else None}
     if "swa" not in name:  # another schedule is no reason to compute the other columns again
         del identity["swa"]
-    if path.is_file():
-        kept = json.loads(path.read_text())
-        if kept["settings"] == identity:
-            return kept["content"]  # type: ignore[no-any-return]
+    kept = _read_stage(path) if path.is_file() else {}
+    if kept.get("settings") == identity:
+        return kept["content"]  # type: ignore[no-any-return]
     content = compute()
     write_atomically(path, json.dumps({"settings": identity, "content": content}))
     return content
+
+
+def _read_stage(path: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(path.read_text()))
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{path} is damaged ({error}): delete it to compute it again.") from error
 
 
 def kernel_names(network: nn.Sequential) -> list[str]:

@@ -123,6 +123,14 @@ def test_another_schedule_of_swa_changes_only_its_column(
     assert set(other["seconds"]) == trained | set(METHODS)
 
 
+def test_a_damaged_stage_is_named(data_folder: Path, tmp_path: Path) -> None:
+    asked = settings(data_folder, tmp_path, rows=("mnist-mlp",))
+    asked.folder.mkdir(parents=True)
+    (asked.folder / "mnist-mlp-baseline.json").write_text('{"settings": ')
+    with pytest.raises(ValueError, match=r"mnist-mlp-baseline.json is damaged .*: delete it to compute it again"):
+        table2.main(asked)
+
+
 def test_other_layers_change_pep_and_not_the_networks(data_folder: Path, tmp_path: Path, whole: dict[str, Any]) -> None:
     asked = settings(data_folder, tmp_path, rows=("mnist-mlp",), perturbed=r"^output\.weight$", epochs=2)
     found = table2.main(asked)["mnist-mlp"]
