@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from torch import Tensor, nn
@@ -19,8 +19,15 @@ class DeepEnsemble(nn.Module):
     It gives the logarithm of the averaged probability in the networks' own layout: valid logits.
     """
 
-    def __init__(self, models: Sequence[nn.Module], *, likelihood: str | Likelihood | None = None) -> None:
+    def __init__(
+        self, models: Iterable[nn.Module] | nn.ModuleList, *, likelihood: str | Likelihood | None = None
+    ) -> None:
         super().__init__()
+        if isinstance(models, nn.Module) and type(models) is not nn.ModuleList:
+            raise TypeError(
+                f"`models` is one {type(models).__name__}, not several networks: give a list, as in `[first, second]`."
+            )
+        models = list(models)
         if not models:
             raise ValueError("`models` is empty: a deep ensemble needs at least one trained network.")
         training = [type(model).__name__ for model in models if in_training_mode(model)]

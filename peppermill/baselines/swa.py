@@ -33,9 +33,14 @@ class WeightAverage:
     @torch.no_grad()
     def add(self, network: nn.Module) -> None:
         """Take the network's present weights into the mean, which is kept in float32 at least."""
-        self.count += 1
         if self._network is None:
             self._network = copy.deepcopy(network)
+        elif _shapes(network) != _shapes(self._network):
+            raise ValueError(
+                f"this {type(network).__name__} is not the network that was added before: the names or the shapes of "
+                "its weights are others. Begin another `WeightAverage()` for it."
+            )
+        self.count += 1
         for name, value in network.state_dict().items():
             if value.is_floating_point():
                 wide = value.to(torch.promote_types(value.dtype, torch.float32))
@@ -62,6 +67,10 @@ class WeightAverage:
         if norms and data is not None:
             _refresh(averaged, norms, Batches(data, averaged))
         return averaged.eval()
+
+
+def _shapes(network: nn.Module) -> dict[str, torch.Size]:
+    return {name: value.shape for name, value in network.state_dict().items()}
 
 
 @torch.no_grad()

@@ -72,7 +72,7 @@ def plain_errors(command: Command, shared: bool = False) -> Command:
                 warnings.showwarning = _note
                 return run(*args, **kwargs)
         except KeyboardInterrupt as error:
-            _complain("interrupted: nothing was changed, and no file was left half-written.", error)
+            _complain("interrupted: no file was left half-written, and what was finished is kept.", error)
             raise typer.Exit(130) from None
         except Ended as error:
             _complain("ended by SIGTERM: another process was lost, or the job was ended from outside.", error)

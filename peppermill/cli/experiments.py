@@ -11,6 +11,8 @@ from typing import Annotated, Any
 import typer
 
 from peppermill.cli.console import say
+from peppermill.cli.options import device_named
+from peppermill.files import refuse_unwritable
 from peppermill.paper.machine import Machine
 from peppermill.paper.rows import ROWS, SEEDS
 from peppermill.paper.work import Settings
@@ -31,7 +33,10 @@ Compiled = Annotated[
 ]
 Precision = Annotated[str, typer.Option(help="Of products on a GPU: float32, tf32 or bfloat16.")]
 LearningRate = Annotated[float | None, typer.Option(help="Of the networks without dropout, in place of the row's own.")]
-Tiny = Annotated[bool, typer.Option("--tiny", help="Few networks, two epochs: to see that it runs.")]
+Tiny = Annotated[
+    bool,
+    typer.Option("--tiny", help="Few networks, two epochs: to see that it runs. Its files lie apart from the others'."),
+]
 
 OUT, CHECKPOINTS = Path("results/paper"), Path(".local/paper")
 
@@ -64,6 +69,7 @@ def with_settings(names: tuple[str, ...], **defaults: Any) -> Callable[[Command]
         @functools.wraps(command)
         def run(**given: Any) -> None:
             made = settings_from(**{name: given.pop(name) for name in names})
+            refuse_unusable(made.machine.device, made.out, made.checkpoints)
             command(settings=made, **given)
 
         own = signature(command, eval_str=True)
@@ -84,13 +90,16 @@ def settings_from(
     graphs: bool,
     precision: str,
     tiny: bool,
-    rows: str = "",
+    rows: str = ",".join(ROWS),
     compiled: bool = False,
     learning_rate: float | None = None,
 ) -> Settings:
     """What the shared options say."""
     if models < 1:
         raise ValueError(f"`--models {models}` must be at least 1.")
+    if not names_in(rows):
+        raise ValueError(f"`--rows '{rows}'` names no row of Table 2: choose from {', '.join(ROWS)}.")
+    out, checkpoints = tiny_folders(out, checkpoints) if tiny else (out, checkpoints)
     settings = Settings(
         rows=names_in(rows),
         seeds=tuple(range(SEEDS[0], SEEDS[0] + models)),
@@ -102,6 +111,19 @@ def settings_from(
         say=say,
     )
     return tiny_settings(settings) if tiny else settings
+
+
+def tiny_folders(out: Path, checkpoints: Path) -> tuple[Path, Path]:
+    """Where a tiny run writes: it must replace neither the results nor the weights of a whole one."""
+    apart = checkpoints / "tiny"
+    return apart if out == OUT else out, apart
+
+
+def refuse_unusable(device: str, *folders: Path) -> None:
+    """What cannot be used is told now, and not after an hour of training."""
+    device_named(device)
+    for folder in folders:
+        refuse_unwritable(folder / "result.json")
 
 
 def names_in(text: str) -> tuple[str, ...]:

@@ -76,7 +76,7 @@ def source(model: str, weights: Path | None, device: str) -> Source:
     made = source_from(model, pretrained=weights is None)
     if weights is not None:
         load_weights(made.model, weights)
-    return replace(made, model=made.model.to(_device(device)))
+    return replace(made, model=made.model.to(device_named(device)))
 
 
 def ensemble(
@@ -111,7 +111,8 @@ def numbers(text: str, option: str) -> list[float]:
         raise ValueError(f"`{option} {text}` must be numbers separated by commas, as in 0.001,0.002.") from error
 
 
-def _device(name: str) -> torch.device:
+def device_named(name: str) -> torch.device:
+    """The device, if this machine has it."""
     try:
         device = torch.device(own_gpu(name))
         torch.zeros(1, device=device).item()

@@ -98,7 +98,7 @@ def noise_command(
     settings: Settings,
 ) -> None:
     """Uniform against Gaussian noise, paired."""
-    noise_laws.main(replace(settings, rows=experiments.names_in(row)))
+    noise_laws.main(replace(settings, rows=(row,)))
 
 
 @app.command("ood", epilog="peppermill paper ood --device cuda --precision bfloat16")
@@ -114,6 +114,8 @@ def ood_command(
 ) -> None:
     """Out-of-distribution detection with a WideResNet-28x10 on five classes of CIFAR-10."""
     machine = Machine(device, precision=precision)
+    out, checkpoints = experiments.tiny_folders(out, checkpoints) if tiny else (out, checkpoints)
+    experiments.refuse_unusable(device, out, checkpoints)
     settings = ood.Settings(epochs=epochs, data=data, out=out, checkpoints=checkpoints, machine=machine, say=say)
     ood.main(ood.tiny(settings) if tiny else settings)
 

@@ -43,6 +43,8 @@ def command(
     tiny: Annotated[bool, typer.Option("--tiny", help="Few members and iterations: to see that it runs.")] = False,
 ) -> None:
     """Table 1: T*, sigma*, NLL, Brier, ECE and error of pre-trained networks, with paired tests."""
+    out = experiments.tiny_folders(out, checkpoints)[0] if tiny else out  # images decoded before serve a tiny run too
+    experiments.refuse_unusable(device, out, checkpoints)
     settings = table1.Settings(
         networks=experiments.names_in(networks),
         imagenet=imagenet,

@@ -117,7 +117,7 @@ def _kept(store: Store, sigma: float, member: int) -> dict[Any, Any]:
     if known.get("sigma") != sigma:
         known.clear()
         known["sigma"] = sigma
-    found: dict[Any, Any] = known.setdefault(member, {})
+    found: dict[Any, Any] = known.setdefault((sigma, member), {})  # another thread may have changed the sigma by now
     return found
 
 

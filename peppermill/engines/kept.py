@@ -78,12 +78,12 @@ class Store:
 
     def member(self, sigma: float, member: int, keep: bool) -> Params:
         """theta_j, from what is kept where it fits."""
-        stacked = self._kept_stack(sigma, keep)
-        if stacked is None:
-            return self._made(sigma, member)
-        if member not in self._views:
-            self._views[member] = {name: value[member] for name, value in stacked.items()}
-        return self._views[member]
+        with self._lock:  # or another thread's sigma would come between the stack and its views
+            stacked = self._kept_stack(sigma, keep)
+            if stacked is not None and member not in self._views:
+                self._views[member] = {name: value[member] for name, value in stacked.items()}
+            view = self._views[member] if stacked is not None else None
+        return self._made(sigma, member) if view is None else view
 
     def some(self, sigma: float, first: int, last: int, keep: bool) -> Stack:
         """theta_first to theta_last, the last not included."""
@@ -154,7 +154,8 @@ class Store:
                     direction = self.perturbation.direction(stream)
                     finish(next(iter(direction.values())).device)
                     self._directions[stream] = direction
-            return self.perturbation.member(sign * sigma, member, self._directions[stream])
+                direction = self._directions[stream]  # another thread may clear them
+            return self.perturbation.member(sign * sigma, member, direction)
 
 
 class Stack:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,7 +14,7 @@ import numpy as np
 import peppermill as pm
 from peppermill.files import read_json, write_atomically
 from peppermill.paper import drawings, figure1, figure2, figure3, noise_laws, ood, swa, table2, tables, texts
-from peppermill.paper.printed import COLUMNS, printed
+from peppermill.paper.printed import printed
 from peppermill.paper.rates import ROW, SLOW
 from peppermill.paper.result import typed, where
 from peppermill.paper.rows import ROWS
@@ -22,7 +23,6 @@ from peppermill.paper.table2_page import table2_section
 from peppermill.sources.datasets import images
 
 NAMES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")  # of CIFAR-10
-WITHOUT_SWA = tuple(column for column in COLUMNS if column != "swa")
 
 
 @dataclass(frozen=True)
@@ -42,14 +42,16 @@ class Settings:
 
 def main(settings: Settings) -> str:
     """Write the page; sections whose results are absent say which command makes them."""
+    if not settings.results.is_dir():  # or a wrong name would replace the page by an empty one
+        raise FileNotFoundError(f"there is no folder {settings.results}: name that of the results with `--results`.")
     sections = [
         texts.OPENING,
         _section("Table 1", table1_section(settings.results, partial(_picture, settings)), COMMAND),
-        _section("Table 2", _table2(settings), "peppermill paper table2 --models 25 --device cuda --compiled"),
+        _section("Table 2", _table2(settings), _table2_command(settings)),
         _section("SWA", _swa(settings), _command(settings, "swa", swa)),
         _section("Figure 1", _figure1(settings), _command(settings, "figure1", figure1)),
         _section("Figure 2", _figure2(settings), _command(settings, "figure2", figure2)),
-        _section("Figure 3", _figure3(settings), "peppermill paper figure3 --models 5 --device cuda"),
+        _section("Figure 3", _figure3(settings), _of_all_rows(_command(settings, "figure3", figure3))),
         _section("Other noise", _noise(settings), _command(settings, "noise", noise_laws)),
         _section("Out of distribution", _ood(settings), _command(settings, "ood", ood)),
         texts.SETTINGS,
@@ -66,18 +68,33 @@ def _command(settings: Settings, name: str, module: Any) -> str:
     return typed(found) if found else f"peppermill paper {name} --device cuda"
 
 
+def _table2_command(settings: Settings) -> str:
+    """The command that made the rows: theirs, should they differ."""
+    made = [_of_all_rows(typed(row)) for row in _table2_rows(settings).values()]
+    return "`, `".join(dict.fromkeys(made)) or "peppermill paper table2 --models 25 --device cuda --compiled"
+
+
+def _of_all_rows(command: str) -> str:
+    """The command without its rows: they may be made in several runs."""
+    return re.sub(r" --rows \S+", "", command)
+
+
 def _section(title: str, body: list[str] | None, command: str) -> str:
     absent = [f"No results yet: `{command}`."]
     return "\n".join([f"## {title}", "", *(absent if body is None else [f"Made by `{command}`.", "", *body])])
 
 
 def _table2(settings: Settings) -> list[str] | None:
-    found = {name: _read(settings, f"table2-{name}", table2) for name in ROWS}
-    rows = {name: row for name, row in found.items() if row is not None}
+    rows = _table2_rows(settings)
     folders = (settings, replace(settings, results=settings.results / SLOW))
     rates = [(_read(one, f"table2-{ROW}", table2), _read(one, "figure3", figure3)) for one in folders]
     both = [(row, figure) for row, figure in rates if row and figure and ROW in figure["experiments"]]
     return table2_section(rows, both if len(both) == 2 else ()) if rows else None
+
+
+def _table2_rows(settings: Settings) -> dict[str, Mapping[str, Any]]:
+    found = {name: _read(settings, f"table2-{name}", table2) for name in ROWS}
+    return {name: row for name, row in found.items() if row is not None}
 
 
 def _swa(settings: Settings) -> list[str] | None:
@@ -97,7 +114,8 @@ def _swa(settings: Settings) -> list[str] | None:
             means = [np.mean(one["scores"][score]) * (100 if score in tables.PERCENT else 1) for score in tables.SCORES]
             numbers = " | ".join(f"{mean:.3f}" for mean in means)
             lines.append(f"| {ROWS[row].title} | {name} | {numbers} | {one['distance']:.3f} |")
-    nearest = ", ".join(f"{ROWS[row].title if row in ROWS else row}: {name}" for row, name in found["nearest"].items())
+    named = {row: name for row, name in found["nearest"].items() if row in ROWS or len(found["rows"]) > 1}
+    nearest = ", ".join(f"{ROWS[row].title if row in ROWS else row}: {name}" for row, name in named.items())
     return [*lines, "", f"Nearest: {nearest}. {len(found['settings']['seeds'])} models each. {where(found)}"]
 
 
@@ -144,7 +162,7 @@ def _figure3(settings: Settings) -> list[str] | None:
     lines += ["| Experiment | points | overfitting and PEP effect | overfitting and σ* |", "|---|---|---|---|"]
     for one in found["experiments"].values():
         pairs = [one["correlations"][name] for name in ("overfitting and effect", "overfitting and sigma")]
-        numbers = " | ".join(f"{p['rho']:.3f} [{p['lower']:.3f}, {p['upper']:.3f}]" for p in pairs)
+        numbers = " | ".join(map(figure3.interval, pairs))
         lines.append(f"| {one['title']} | {len(one['points'])} | {numbers} |")
     absent = [ROWS[name].title for name in figure3.EXPERIMENTS if name not in found["experiments"]]
     return [*lines, "", *([f"Not run to its end: {', '.join(absent)}.", ""] if absent else []), where(found)]
@@ -158,10 +176,15 @@ def _noise(settings: Settings) -> list[str] | None:
     for law, one in found["laws"].items():
         lines.append(f"| {law} | {np.mean(one['nll']):.5f} ± {np.std(one['nll']):.5f} | {np.mean(one['sigma']):.4f} |")
     difference, over = found["difference"], found["over_items"]
+    interval = (  # one model alone has none
+        f" [{difference['lower']:+.5f}, {difference['upper']:+.5f}], p = {found['p_value']:.2g}"
+        if difference["models"] > 1
+        else ""
+    )
     said = (
-        f"Uniform less Gaussian, paired over {difference['models']} models: {difference['mean']:+.5f} "
-        f"[{difference['lower']:+.5f}, {difference['upper']:+.5f}], p = {found['p_value']:.2g}; paired over test items "
-        f"(their mean over models): {over['mean']:+.5f}, p = {over['p_value']:.2g}. The paper: similar performance."
+        f"Uniform less Gaussian, paired over {difference['models']} models: {difference['mean']:+.5f}{interval}; "
+        f"paired over test items (their mean over models): {over['mean']:+.5f}, p = {over['p_value']:.2g}. "
+        "The paper: similar performance."
     )
     return [*lines, "", said, "", where(found)]
 

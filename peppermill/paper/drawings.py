@@ -12,6 +12,7 @@ from torch import Tensor
 
 import peppermill as pm
 from peppermill.images import thumbnail
+from peppermill.paper.figure3 import interval
 from peppermill.report.drawing import INK, ORANGE, new_figure, styled
 from peppermill.report.member_plots import members_histogram
 from peppermill.sweep import SweepPoint
@@ -67,9 +68,8 @@ def figure3(content: Content) -> Figure:
         bar = figure.colorbar(drawn, ax=axis, shrink=0.8)
         bar.set_label("σ*", fontsize=8)
         bar.ax.tick_params(labelsize=7)
-        found = one["correlations"]["overfitting and effect"]
-        said = f"ρ = {found['rho']:.2f} [{found['lower']:.2f}, {found['upper']:.2f}]"
-        axis.set_title(f"{one['title']}\n{said}", fontsize=7.5)
+        said = interval(one["correlations"]["overfitting and effect"], digits=2)
+        axis.set_title(f"{one['title']}\nρ = {said}", fontsize=7.5)
         axis.set_xlabel("overfitting")
     axes[1].set_ylabel("PEP effect")
     return figure

@@ -7,7 +7,7 @@ less that of its ensemble. The authors dropped points with negative overfitting 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
@@ -21,13 +21,13 @@ from peppermill.overfitting import rank_correlation
 from peppermill.paper.columns import log_probs_on
 from peppermill.paper.members import Directions, Images, Stack, StackedMembers
 from peppermill.paper.result import write_result
-from peppermill.paper.rows import Row, RowData, row_data
+from peppermill.paper.rows import ROWS, Row, RowData, row_data
 from peppermill.paper.stacked import State
 from peppermill.paper.trainer import Schedule
 from peppermill.paper.training import train_together
 from peppermill.paper.tuned import our_sigma, tune_together
 from peppermill.paper.work import Settings, kept_stage, kernel_names, row_of
-from peppermill.results import provenance
+from peppermill.results import plain, provenance
 
 KIND = "peppermill figure 3"
 VERSION = 1
@@ -63,19 +63,25 @@ def main(settings: Settings) -> dict[str, Any]:
         row = row_of(name, settings)
         found = kept_stage(settings, f"figure3-{name}", partial(_experiment, name, row, settings), row)
         points = [Point(**one) for one in found["points"]]
-        experiments[name] = found | {"correlations": correlations(points)}
-        first = experiments[name]["correlations"]["overfitting and effect"]
-        said = f"{first['rho']:.3f} [{first['lower']:.3f}, {first['upper']:.3f}]"
+        experiments[name] = found | {"correlations": plain(correlations(points))}
+        said = interval(experiments[name]["correlations"]["overfitting and effect"])
         settings.say(f"Figure 3, {found['title']}: Spearman {said} of overfitting and PEP effect, {len(points)} points")
     content = {
         "format": KIND,
         "version": VERSION,
-        "experiments": {name: experiments[name] for name in sorted(experiments, key=EXPERIMENTS.index)},
+        "experiments": {name: experiments[name] for name in sorted(experiments, key=[*EXPERIMENTS, *ROWS].index)},
         "settings": settings.identity(),
         "provenance": provenance(settings.seeds[0]),
     }
     write_result(settings.out / "figure3.json", content)
     return content
+
+
+def interval(found: Mapping[str, float | None], digits: int = 3) -> str:
+    """A correlation and its interval; there is none of points that are all equal in one of the two."""
+    if found["rho"] is None:
+        return "none"
+    return f"{found['rho']:.{digits}f} [{found['lower']:.{digits}f}, {found['upper']:.{digits}f}]"
 
 
 def _known(settings: Settings) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from peppermill.paper.result import write_result
 from peppermill.paper.rows import row_data
 from peppermill.paper.tables import paired_difference
 from peppermill.paper.tuned import paper_sigma, tune_together
-from peppermill.paper.work import Settings, Work, kept_stage, row_of
+from peppermill.paper.work import Settings, Work, kept_stage, paper_layers, row_of
 from peppermill.results import plain, provenance
 
 KIND = "peppermill noise laws"
@@ -54,7 +54,7 @@ def _both_laws(name: str, settings: Settings) -> dict[str, Any]:
     for law in LAWS:
         baseline = work.baseline()
         stack = replace(baseline, directions=Directions(baseline.state, settings.seeds, law), kept={})
-        names = work.paper_layers()
+        names = paper_layers(row)
         validation = StackedMembers(stack, data.validation, names, row.tuning_size, antithetic=False)
         found = tune_together(validation, paper_sigma)[0]
         test = StackedMembers(stack, data.test, names, settings.size, antithetic=False)

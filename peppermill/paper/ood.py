@@ -58,6 +58,10 @@ class Settings:
     machine: Machine = field(default_factory=lambda: Machine(precision="bfloat16"))
     say: Callable[[str], None] = print
 
+    def __post_init__(self) -> None:
+        if self.epochs < 1:
+            raise ValueError(f"`epochs={self.epochs}` must be at least 1.")
+
     def identity(self) -> dict[str, Any]:
         left_out = ("data", "out", "checkpoints", "machine", "say")
         kept = {name: value for name, value in vars(self).items() if name not in left_out}

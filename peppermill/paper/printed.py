@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 COLUMNS = ("baseline", "pep", "temperature", "mc_dropout", "swa", "deep_ensembles")
+WITHOUT_SWA = tuple(column for column in COLUMNS if column != "swa")  # whose settings are unpublished
 
 Cell = tuple[float, float]
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from peppermill.paper import tables
-from peppermill.paper.printed import COLUMNS, printed
+from peppermill.paper.printed import WITHOUT_SWA, printed
 from peppermill.paper.result import typed, where
 from peppermill.paper.rows import ROWS
 
@@ -38,10 +38,10 @@ def _rate(row: Mapping[str, Any]) -> float:
 
 
 def _command(result: Mapping[str, Any], rate: float) -> str:
-    """The command that makes this row; where its rate was the row's own at the time, it is named now."""
-    command = re.sub(r"--rows \S+", f"--rows {ROW}", typed(result))
-    named = rate == ROWS[ROW].learning_rate or "--learning-rate" in command
-    return command if named else f"{command} --learning-rate {rate:g}"
+    """The command that makes this row: at another rate than the row's own, it names that rate and a folder apart."""
+    command = re.sub(r"--rows \S+", f"--rows {ROW}", re.sub(r" --learning-rate \S+", "", typed(result)))
+    own = rate == ROWS[ROW].learning_rate
+    return command if own else f"{command} --learning-rate {rate:g} --out results/paper/{SLOW}"
 
 
 def _theirs() -> dict[str, str]:
@@ -59,7 +59,7 @@ def _theirs() -> dict[str, str]:
 def _ours(row: Mapping[str, Any], figure: Mapping[str, Any]) -> dict[str, str]:
     first = [point["test_nll"] for point in figure["experiments"][ROW]["points"] if point["epoch"] == 1]
     columns = row["columns"]
-    outside, every, _ = tables.agreement({ROW: row}, [column for column in COLUMNS if column != "swa"])
+    outside, every, _ = tables.agreement({ROW: row}, WITHOUT_SWA)
     values = [
         tables.spread(columns["temperature"]["temperature"]),
         tables.spread(columns["pep"]["sigma"]),

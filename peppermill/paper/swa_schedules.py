@@ -5,6 +5,7 @@ A schedule is the learning rate of each epoch and the epochs whose final weights
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -30,6 +31,12 @@ class Swa:
     averaged: tuple[int, ...]
     refresh: bool = True
     momentum: float | None = None  # of SGD; Adam where there is none
+
+    def __post_init__(self) -> None:
+        if not all(0 < rate < math.inf for rate in self.learning_rates):
+            raise ValueError("a learning rate must be above 0 and finite")
+        if not self.averaged or self.averaged[0] < 1:
+            raise ValueError(f"it averages no epoch from 1 to {len(self.learning_rates)}, or one before the first")
 
     @property
     def schedule(self) -> Schedule:
@@ -130,7 +137,7 @@ def swa_from(text: str, rate: float) -> Swa:
         given = {name: float(number) for name, number in (part.split("=") for part in options.split(",") if part)}
         refresh = bool(given.pop("refresh", 1))
         return replace(KINDS[kind](rate, **given), refresh=refresh)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, ArithmeticError) as error:
         raise ValueError(
             f"`swa={text!r}` must give numbers to {kind}'s own names, as in {DEFAULT} ({error})."
         ) from error

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from peppermill.paper import tables, texts
-from peppermill.paper.printed import COLUMNS, UNROUNDED, inside, inside_before_rounding, printed
+from peppermill.paper.printed import COLUMNS, UNROUNDED, WITHOUT_SWA, inside, inside_before_rounding, printed
 from peppermill.paper.rates import Results, learning_rates
 from peppermill.paper.result import where
-
-WITHOUT_SWA = tuple(column for column in COLUMNS if column != "swa")
+from peppermill.paper.rows import ROWS
 
 
 def table2_section(rows: tables.Rows, rates: Sequence[Results] = ()) -> list[str]:
@@ -17,7 +16,7 @@ def table2_section(rows: tables.Rows, rates: Sequence[Results] = ()) -> list[str
 
     `rates`: the results of MNIST (CNN) at one learning rate and at another.
     """
-    lines = [_counted(rows), "", f"{texts.SWA_COLUMN} {_schedules(rows)}", ""]
+    lines = [*_others(rows), _counted(rows), "", f"{texts.SWA_COLUMN} {_schedules(rows)}", ""]
     for score, title in tables.SCORES.items():
         lines += [f"### {title}", "", *tables.paper_table(rows, score), ""]
     lines += ["### Cells that differ", "", *_outside(rows), ""]
@@ -30,6 +29,17 @@ def table2_section(rows: tables.Rows, rates: Sequence[Results] = ()) -> list[str
     lines += ["### The joint method, paired over models", "", texts.JOINT, "", *tables.joint_differences(rows), ""]
     lines += ["### What was fitted", "", *tables.fitted(rows), "", *_times(rows)]
     return lines
+
+
+def _others(rows: tables.Rows) -> list[str]:
+    """Rows that were run with other settings than the table's own."""
+    changed = {
+        f"{row['title']} ({name}={value})"
+        for key, row in rows.items()
+        for name, value in row["row_settings"].items()
+        if value != getattr(ROWS[key], name)
+    }
+    return [f"**Not with the settings below: {', '.join(sorted(changed))}.**", ""] if changed else []
 
 
 def _schedules(rows: tables.Rows) -> str:
@@ -73,7 +83,11 @@ def what_rounding_hides(ours: float, place: tuple[str, str, str]) -> str:
         mean, spread = UNROUNDED[place]
         agrees = "and ours agrees" if inside(ours, (mean, spread)) else "and ours differs"
         return f"before rounding the printed cell is {mean:.4f} ± {spread:.4f} (the authors' notebook), {agrees}"
-    return "inside before the printed numbers were rounded" if inside_before_rounding(ours, printed(*place)) else ""
+    return (
+        "it may agree with the printed numbers before they were rounded"
+        if inside_before_rounding(ours, printed(*place))
+        else ""
+    )
 
 
 def _times(rows: tables.Rows) -> list[str]:
@@ -91,4 +105,5 @@ def _times(rows: tables.Rows) -> list[str]:
         parts = [*trained, averaged, rest, sum(trained) + averaged + rest]
         lines.append(f"| {row['title']} | " + " | ".join(f"{part:.0f} s" for part in parts) + " |")
     total = sum(sum(row["seconds"].values()) for row in rows.values())
-    return [*lines, "", f"All rows: {total / 60:.1f} minutes. {where(next(iter(rows.values())))}"]
+    places = " ".join(dict.fromkeys(where(row) for row in rows.values()))
+    return [*lines, "", f"All rows: {total / 60:.1f} minutes. {places}"]

@@ -42,7 +42,7 @@ class Difference:
     models: int
 
     def __str__(self) -> str:
-        return f"{self.mean:+.4f} [{self.lower:+.4f}, {self.upper:+.4f}]"
+        return f"{self.mean:+.5f} [{self.lower:+.5f}, {self.upper:+.5f}]"
 
 
 def cell(row: Mapping[str, Any], column: str, score: str) -> tuple[float, float]:

@@ -21,7 +21,7 @@ difference, with its 95 % interval (Student's t). Below zero the joint method is
 SWA = """\
 The paper gives no schedule for stochastic weight averaging. These are candidates: *plain* averages the
 baseline's own epochs from `start` to 15; *fixed* trains at another learning rate from the first epoch on;
-*constant* moves to another learning rate by epoch 9 and averages epochs 11 to 15; *cyclic* averages the ends
+*constant* moves to another learning rate by epoch 10 and averages epochs 11 to 15; *cyclic* averages the ends
 of three-epoch cycles from `high` to `low`; *longer* trains 15 epochs more and averages them;
 *sgd* is *constant* with SGD in place of Adam. Batch-norm
 statistics are computed anew, or, with `refresh=0`, averaged like the weights. Distance: the mean of
@@ -39,10 +39,10 @@ classes. The paper does not say how it estimated its divergence, so the two colu
 AUROC and FPR95 use the entropy as the score."""
 
 SWA_COLUMN = """\
-The paper gives no schedule of SWA. Of those that were tried `sgd:first=0.1,swa=0.01` comes nearest to the printed
-column: the rule of Izmailov et al., with SGD in place of Adam, at 0.1 until epoch 5, then in a line to 0.01 by epoch 9;
-the weights after epochs 11 to 15 are averaged, and batch-norm statistics computed anew. Averages of Adam's own epochs
-stay far from it on CIFAR."""
+The paper gives no schedule of SWA. Of those that were tried (see SWA below) `sgd:first=0.1,swa=0.01` comes nearest to
+the printed column: the rule of Izmailov et al., with SGD in place of Adam, at 0.1 until epoch 6, then in a line to 0.01
+by epoch 10; the weights after epochs 11 to 15 are averaged, and batch-norm statistics computed anew. Averages of Adam's
+own epochs lie further from it."""
 
 RATES = """\
 The authors' notebook sets a learning rate of 2.5e-4 for the networks without dropout, but it found them trained and

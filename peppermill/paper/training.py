@@ -57,6 +57,7 @@ def train_together(
     With `checkpoint`, what was trained is kept there and taken up again, provided that the settings agree; `watch` then
     sees the epochs of this run only. `beginning` is the checkpoint of another run whose epochs are the first of ours.
     """
+    settings = {**(settings or {}), "precision": machine.precision}
     identity = _identity(seeds, schedule, averaged, len(labels), settings)
     found = read_checkpoint(checkpoint, identity, machine.device) if checkpoint else None
     if beginning and not found:
@@ -84,7 +85,7 @@ def train_together(
 
 
 def _identity(
-    seeds: Sequence[int], schedule: Schedule, averaged: Sequence[int], items: int, settings: Mapping[str, Any] | None
+    seeds: Sequence[int], schedule: Schedule, averaged: Sequence[int], items: int, settings: Mapping[str, Any]
 ) -> dict[str, Any]:
     return {
         "seeds": list(seeds),
@@ -93,7 +94,7 @@ def _identity(
         "momentum": schedule.momentum,
         "items": items,
         "averaged": list(averaged),
-        **(settings or {}),
+        **settings,
     }
 
 
@@ -103,7 +104,7 @@ def _read_beginning(
     schedule: Schedule,
     averaged: Sequence[int],
     items: int,
-    settings: Mapping[str, Any] | None,
+    settings: Mapping[str, Any],
     device: str,
 ) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
     """The checkpoint of a finished run of fewer epochs, if its learning rates are the first of ours."""

@@ -69,11 +69,17 @@ class Settings:
 def row_of(name: str, settings: Settings) -> Row:
     """The row of this name, with what these settings change in it."""
     row = row_named(name)
-    return replace(
+    changed = replace(
         row,
         perturbed=settings.perturbed or row.perturbed,
         learning_rate=settings.learning_rate or row.learning_rate,
     )
+    if not paper_layers(changed):
+        raise ValueError(
+            f"`perturbed={changed.perturbed!r}` matches no kernel of {row.title}: it has "
+            f"{', '.join(kernel_names(row.build()))}."
+        )
+    return changed
 
 
 def kept_stage(
@@ -83,13 +89,19 @@ def kept_stage(
     path, identity = settings.folder / f"{name}.json", settings.identity() | {"row": asdict(row) if row else None}
     if "swa" not in name:  # another schedule is no reason to compute the other columns again
         del identity["swa"]
-    if path.is_file():
-        kept = json.loads(path.read_text())
-        if kept["settings"] == identity:
-            return kept["content"]  # type: ignore[no-any-return]
+    kept = _read_stage(path) if path.is_file() else {}
+    if kept.get("settings") == identity:
+        return kept["content"]  # type: ignore[no-any-return]
     content = compute()
     write_atomically(path, json.dumps({"settings": identity, "content": content}))
     return content
+
+
+def _read_stage(path: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(path.read_text()))
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{path} is damaged ({error}): delete it to compute it again.") from error
 
 
 def kernel_names(network: nn.Sequential) -> list[str]:
@@ -98,10 +110,18 @@ def kernel_names(network: nn.Sequential) -> list[str]:
     return [f"{name}.weight" for name, layer in network.named_children() if isinstance(layer, kernels)]
 
 
+def paper_layers(row: Row) -> list[str]:
+    """The kernels that the paper perturbs in this row, or others that the settings ask for."""
+    try:
+        return [name for name in kernel_names(row.build()) if re.search(row.perturbed, name)]
+    except re.error as error:
+        raise ValueError(f"`perturbed={row.perturbed!r}` is no regular expression: {error}.") from error
+
+
 def tiny(settings: Settings, **changes: Any) -> Settings:
-    """The same experiment in seconds: three networks, two epochs, few members."""
+    """The same experiment in seconds: at most three networks, two epochs, few members."""
     small = replace(
-        settings, seeds=(17, 18, 19), epochs=2, size=4, dropout_passes=3, ensemble_size=2, ensemble_draws=5,
+        settings, seeds=settings.seeds[:3], epochs=2, size=4, dropout_passes=3, ensemble_size=2, ensemble_draws=5,
         our_tuning_size=4, validation=60,
     )  # fmt: skip
     return replace(small, **changes)
@@ -125,12 +145,14 @@ class Work:
         return kept["column"]  # type: ignore[no-any-return]
 
     def _timed(self, name: str, compute: Callable[[Work], dict[str, Any]]) -> dict[str, Any]:
-        began, before = time.monotonic(), sum(self.seconds.values())
+        """Kept with what was trained for this column alone: the others' may be trained by another schedule later."""
+        began, before = time.monotonic(), set(self.seconds)
         column = compute(self)
-        training = sum(self.seconds.values()) - before
-        self.seconds[name] = time.monotonic() - began - training
-        self.settings.say(f"{self.row.title}: {_summary(name, column, self.seconds[name])}")
-        return {"seconds": self.seconds, "losses": self.losses, "column": column}
+        trained = {stage: seconds for stage, seconds in self.seconds.items() if stage not in before}
+        own = time.monotonic() - began - sum(trained.values())
+        self.settings.say(f"{self.row.title}: {_summary(name, column, own)}")
+        losses = {stage: self.losses[stage] for stage in trained}
+        return {"seconds": trained | {name: own}, "losses": losses, "column": column}
 
     def baseline(self) -> Stack:
         """The 25 networks without dropout."""
@@ -155,13 +177,9 @@ class Work:
             self._stacks[stage] = self._stack(network, state)
         return self._stacks[stage]
 
-    def paper_layers(self) -> list[str]:
-        """The kernels that the paper perturbs in this row."""
-        return [name for name in kernel_names(self.row.build()) if re.search(self.row.perturbed, name)]
-
     def members(self, split: Images, selection: str, size: int, antithetic: bool = False) -> StackedMembers:
         """PEP members of the baselines: of the paper's layers, or of all kernels."""
-        chosen = kernel_names(self.row.build()) if selection == "kernels" else self.paper_layers()
+        chosen = kernel_names(self.row.build()) if selection == "kernels" else paper_layers(self.row)
         return StackedMembers(self.baseline(), split, chosen, size, antithetic)
 
     def searched(self, key: str, search: Callable[[], dict[str, list[Found]]]) -> list[Found]:

@@ -44,6 +44,7 @@ class Known:
     """A published data set: its files (or archives, any one of which is enough) and how a folder of them is read."""
 
     classes: int
+    shape: tuple[int, int, int]  # channels, height, width
     files: tuple[RemoteFile, ...]
     enough: int  # how many of the files are needed
     folders: tuple[str, ...]  # where they may be, inside the folder of all data sets
@@ -116,11 +117,17 @@ def _tensors(name: str, split: Split, known: Known) -> tuple[Tensor, Tensor]:
             f"{name} is damaged: {len(pixels)} images of type {pixels.dtype} and {len(labels)} labels. Expected as "
             "many labels as images, at least one, and images of bytes (uint8)."
         )
-    if int(labels.max()) >= known.classes:
+    wrong = [label for label in (labels.min(), labels.max()) if not 0 <= label < known.classes]
+    if wrong or labels.dtype.kind not in "iu":
         raise ValueError(
-            f"{name} is damaged: a label is {int(labels.max())}, but there are {known.classes} classes. Get it again."
+            f"{name} is damaged: a label is {(wrong or labels)[0]}, but there are {known.classes} classes, numbered "
+            "from 0. Get it again."
         )
-    shaped = pixels[:, None] if pixels.ndim == 3 else pixels.transpose(0, 3, 1, 2)
+    shaped = pixels[:, None] if pixels.ndim == 3 else np.moveaxis(pixels, -1, 1)
+    if shaped.shape[1:] != known.shape:
+        raise ValueError(
+            f"{name} is damaged: an image is of shape {shaped.shape[1:]}, not {known.shape}. Get it again."
+        )
     return torch.from_numpy(shaped.copy()), torch.from_numpy(labels.astype(np.int64))
 
 
@@ -135,6 +142,7 @@ _KERAS = "https://storage.googleapis.com/tensorflow/tf-keras-datasets/"
 DATASETS: dict[str, Known] = {
     "mnist": Known(
         10,
+        (1, 28, 28),
         _idx_files(
             {
                 "train-images-idx3-ubyte.gz": "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
@@ -152,6 +160,7 @@ DATASETS: dict[str, Known] = {
     ),
     "fashion-mnist": Known(
         10,
+        (1, 28, 28),
         _idx_files(
             {
                 "train-images-idx3-ubyte.gz": "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
@@ -168,6 +177,7 @@ DATASETS: dict[str, Known] = {
     ),
     "cifar10": Known(
         10,
+        (3, 32, 32),
         (
             RemoteFile(
                 "cifar-10-binary.tar.gz",
@@ -190,6 +200,7 @@ DATASETS: dict[str, Known] = {
     ),
     "cifar100": Known(
         100,
+        (3, 32, 32),
         (
             RemoteFile(
                 "cifar-100-binary.tar.gz",

@@ -11,7 +11,9 @@ import io
 import pickle
 import tarfile
 import zipfile
+import zlib
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -40,8 +42,8 @@ def cifar10_binary(folder: Path) -> Arrays | None:
     read = _archive(folder, "cifar-10-binary.tar.gz", "cifar-10-batches-bin")
     if read is None:
         return None
-    train = np.concatenate([_records(read(f"data_batch_{k}.bin"), 1) for k in range(1, 6)])
-    return _record_split(train), _record_split(_records(read("test_batch.bin"), 1))
+    parts = [read(f"data_batch_{k}.bin", partial(_records, labels=1)) for k in range(1, 6)]
+    return _joined(parts), read("test_batch.bin", partial(_records, labels=1))
 
 
 def cifar100_binary(folder: Path) -> Arrays | None:
@@ -49,7 +51,7 @@ def cifar100_binary(folder: Path) -> Arrays | None:
     read = _archive(folder, "cifar-100-binary.tar.gz", "cifar-100-binary")
     if read is None:
         return None
-    return _record_split(_records(read("train.bin"), 2)), _record_split(_records(read("test.bin"), 2))
+    return read("train.bin", partial(_records, labels=2)), read("test.bin", partial(_records, labels=2))
 
 
 def cifar10_python(folder: Path) -> Arrays | None:
@@ -57,15 +59,16 @@ def cifar10_python(folder: Path) -> Arrays | None:
     read = _archive(folder, "cifar-10-python.tar.gz", "cifar-10-batches-py")
     if read is None:
         return None
-    parts = [_batch(read(f"data_batch_{k}"), b"labels") for k in range(1, 6)]
-    train = np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
-    return train, _batch(read("test_batch"), b"labels")
+    parts = [read(f"data_batch_{k}", partial(_batch, labels=b"labels")) for k in range(1, 6)]
+    return _joined(parts), read("test_batch", partial(_batch, labels=b"labels"))
 
 
 def cifar100_python(folder: Path) -> Arrays | None:
     """As `cifar10_python`, with the fine labels."""
     read = _archive(folder, "cifar-100-python.tar.gz", "cifar-100-python")
-    return None if read is None else (_batch(read("train"), b"fine_labels"), _batch(read("test"), b"fine_labels"))
+    if read is None:
+        return None
+    return read("train", partial(_batch, labels=b"fine_labels")), read("test", partial(_batch, labels=b"fine_labels"))
 
 
 def npz(path: Path) -> Arrays | None:
@@ -89,8 +92,12 @@ def strips(folder: Path, name: str) -> Arrays | None:
     labels, train, test = folder / "labels.npz", sorted(folder.glob("train_*.webp")), sorted(folder.glob("test_*.webp"))
     if not (labels.is_file() and train and test):
         return None
-    with np.load(labels, allow_pickle=False) as arrays:
-        return (_strips(train), arrays["train"]), (_strips(test), arrays["test"])
+    try:
+        with np.load(labels, allow_pickle=False) as arrays:
+            known = arrays["train"], arrays["test"]
+    except (KeyError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise ValueError(f"{labels} must hold the arrays train and test ({error}).") from error
+    return (_strips(train), known[0]), (_strips(test), known[1])
 
 
 def _idx(path: Path) -> np.ndarray:
@@ -101,17 +108,24 @@ def _idx(path: Path) -> np.ndarray:
             raise ValueError("it does not begin as an idx file of bytes does")
         shape = np.frombuffer(raw, ">i4", raw[3], offset=4)
         return np.frombuffer(raw, np.uint8, offset=4 + 4 * raw[3]).reshape(shape)
-    except (EOFError, OSError, ValueError, IndexError) as error:
+    except (EOFError, OSError, ValueError, IndexError, zlib.error) as error:
         raise ValueError(f"{path} is truncated or damaged ({error}): delete it and get it again.") from error
 
 
-def _archive(folder: Path, archive: str, unpacked: str) -> Callable[[str], bytes] | None:
+def _archive(folder: Path, archive: str, unpacked: str) -> Callable[[str, Callable[[bytes], Split]], Split] | None:
     """A function that reads a file by name: of the unpacked folder where it is there, else of the archive."""
-    if (folder / unpacked).is_dir():
-        return lambda name: (folder / unpacked / name).read_bytes()
-    if not (folder / archive).is_file():
+    place = folder / unpacked if (folder / unpacked).is_dir() else folder / archive
+    if not place.exists():
         return None
-    return _archive_contents(folder / archive).__getitem__
+    contents = _archive_contents(place) if place.is_file() else None
+
+    def read(name: str, parse: Callable[[bytes], Split]) -> Split:
+        try:
+            return parse(contents[name] if contents is not None else (place / name).read_bytes())
+        except (OSError, KeyError, TypeError, ValueError, EOFError, pickle.UnpicklingError) as error:
+            raise ValueError(f"{name} in {place} is absent or damaged ({error}): get {archive} again.") from error
+
+    return read
 
 
 def _archive_contents(path: Path) -> dict[str, bytes]:
@@ -120,17 +134,20 @@ def _archive_contents(path: Path) -> dict[str, bytes]:
         with tarfile.open(path) as archive:
             files = ((member, archive.extractfile(member)) for member in archive if member.isfile())
             return {Path(member.name).name: file.read() for member, file in files if file is not None}
-    except (tarfile.TarError, EOFError, OSError) as error:
+    except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
         raise ValueError(f"{path} is truncated or damaged ({error}): delete it and get it again.") from error
 
 
-def _records(raw: bytes, labels: int) -> np.ndarray:
-    return np.frombuffer(raw, np.uint8).reshape(-1, labels + 3 * _SIDE * _SIDE)
+def _records(raw: bytes, labels: int) -> Split:
+    """Images and the last of the labels before each."""
+    if not raw:
+        raise ValueError("it is empty")
+    records = np.frombuffer(raw, np.uint8).reshape(-1, labels + 3 * _SIDE * _SIDE)
+    return _planes(records[:, labels:]), records[:, labels - 1]
 
 
-def _record_split(records: np.ndarray) -> Split:
-    pixels = records[:, -3 * _SIDE * _SIDE :]
-    return _planes(pixels), records[:, -3 * _SIDE * _SIDE - 1]
+def _joined(parts: list[Split]) -> Split:
+    return np.concatenate([pixels for pixels, _ in parts]), np.concatenate([labels for _, labels in parts])
 
 
 def _planes(pixels: np.ndarray) -> np.ndarray:
@@ -158,8 +175,10 @@ class _PlainUnpickler(pickle.Unpickler):
 def _strips(paths: list[Path]) -> np.ndarray:
     parts = []
     for path in paths:
-        pixels = np.asarray(picture(path))
-        cells = pixels.reshape(-1, _SIDE, _COLUMNS, _SIDE, 3).transpose(2, 0, 1, 3, 4)
+        try:
+            cells = np.asarray(picture(path)).reshape(-1, _SIDE, _COLUMNS, _SIDE, 3).transpose(2, 0, 1, 3, 4)
+        except (OSError, ValueError) as error:
+            raise ValueError(f"{path} is truncated or damaged ({error}): get it again.") from error
         parts.append(cells.reshape(-1, _SIDE, _SIDE, 3))
     return np.concatenate(parts)
 

@@ -112,9 +112,21 @@ def test_misuse_is_refused_with_its_cure() -> None:
         pm.DeepEnsemble([])
     with pytest.raises(ValueError, match=r"1 of `models` are in training mode .*: call `model.eval\(\)` first"):
         pm.DeepEnsemble([network(), network().train()])
+    with pytest.raises(TypeError, match=r"`models` is one Sequential, not several networks: give a list"):
+        pm.DeepEnsemble(network())  # whose layers would be taken for networks
     with pytest.raises(ValueError, match="nothing was averaged"):
         pm.WeightAverage().network()
     average = pm.WeightAverage()
     average.add(network())
     with pytest.raises(ValueError, match="give training `data`"):
         average.network()
+    with pytest.raises(ValueError, match="this Linear is not the network that was added before"):
+        average.add(nn.Linear(4, 3))
+    assert average.count == 1
+
+
+def test_the_networks_of_an_ensemble_may_come_one_after_the_other() -> None:
+    models, (x, _) = [network(seed) for seed in range(2)], data()
+    expected = pm.DeepEnsemble(models)(x)
+    assert torch.equal(pm.DeepEnsemble(model for model in models)(x), expected)
+    assert torch.equal(pm.DeepEnsemble(nn.ModuleList(models).eval())(x), expected)

@@ -78,7 +78,7 @@ def test_ctrl_c_leaves_everything_as_it_was(start, folder):
     output, errors = process.communicate(timeout=60)
     assert process.returncode == 130
     assert output == b""
-    assert errors == b"error: interrupted: nothing was changed, and no file was left half-written.\n"
+    assert errors == b"error: interrupted: no file was left half-written, and what was finished is kept.\n"
     assert (folder / "pep.json").read_text() == "an older ensemble"
     assert (folder / "resnet.safetensors").read_bytes() == weights
     assert {path.name for path in folder.iterdir()} - before <= {"running", "__pycache__"}

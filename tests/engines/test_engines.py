@@ -605,6 +605,26 @@ def test_threads_may_use_one_ensemble_at_the_same_time(engine, kind):
     networks.assert_untouched(model, before)
 
 
+def test_threads_that_ask_about_different_sigmas_get_the_members_of_their_own(mlp, monkeypatch):
+    """The second one comes at the worst moment: when the first has the weights of all members, and takes its own."""
+    perturbation, others = perturbation_of(mlp), []
+    store, stack = Store(members_of(mlp, perturbation, 0.1)), Store._kept_stack
+
+    def interrupted(*given):
+        found = stack(*given)
+        if not others:
+            others.append(threading.Thread(target=store.member, args=(0.2, 1, True)))
+            others[0].start()
+            others[0].join(0.2)
+        return found
+
+    monkeypatch.setattr(Store, "_kept_stack", interrupted)
+    found = store.member(0.1, 1, keep=True)
+    others[0].join()
+    for name, value in perturbation.member(0.1, 1).items():
+        assert torch.equal(found[name], value)
+
+
 def test_the_network_itself_may_be_called_while_its_members_run(data):
     """A shell shares tensors with the network, and no module: what the network says is its own all the time."""
     model = networks.mlp()

@@ -35,6 +35,36 @@ def test_every_experiment_refuses_an_arithmetic_that_there_is_not(experiment: st
     assert "error: `precision='int8'` must be float32, tf32 or bfloat16." in found.stderr
 
 
+@pytest.mark.parametrize("experiment", [*TRAINING, "ood", "table1"])
+@pytest.mark.parametrize("option", ["--device", "--out", "--checkpoints"])
+def test_every_experiment_refuses_at_once_what_it_cannot_use(tmp_path: Path, experiment: str, option: str) -> None:
+    """No data are there: whoever looked for them first would speak of them."""
+    (tmp_path / "file").touch()
+    given, message = {
+        "--device": ("gpu", "error: `--device gpu` cannot be used here: try `--device cpu`."),
+        "--out": (tmp_path / "file", "file/result.json cannot be written"),
+        "--checkpoints": (tmp_path / "file", "file/result.json cannot be written"),
+    }[option]
+    found = run(experiment, "--data", tmp_path, option, given)
+    assert found.exit_code == 2
+    assert message in found.stderr
+
+
+def test_a_tiny_run_keeps_away_from_the_files_of_a_whole_one() -> None:
+    said = {name: default for name, (_, default) in SHARED.items()} | {"tiny": True, "models": 2}
+    found = settings_from(**said)
+    assert (found.out, found.checkpoints) == (Path(".local/paper/tiny"), Path(".local/paper/tiny"))
+    assert settings_from(**said | {"out": Path("mine")}).out == Path("mine")
+    assert found.seeds == (17, 18)
+
+
+@pytest.mark.parametrize("rows", ["", " , "])
+def test_no_row_is_a_mistake(rows: str) -> None:
+    found = run("table2", "--rows", rows)
+    assert found.exit_code == 2
+    assert f"error: `--rows '{rows}'` names no row of Table 2: choose from mnist-mlp," in found.stderr
+
+
 def test_every_shared_option_reaches_the_settings() -> None:
     said = {"models": 2, "device": "cuda:1", "graphs": False, "precision": "float32", "compiled": True}
     said |= {"rows": " cifar10, mnist-mlp,", "data": Path("d"), "out": Path("o"), "checkpoints": Path("c")}

@@ -61,6 +61,18 @@ def test_figure_3_keeps_the_experiments_of_a_run_before_unless_its_settings_were
     assert list(other) == ["cifar10"]
 
 
+def test_figure_3_takes_any_row_of_table_2_after_its_own(data_folder: Path, tmp_path: Path) -> None:
+    asked = settings(data_folder, tmp_path, rows=("fashion-mnist", "mnist-mlp"), validation=20, epochs=1)
+    assert list(figure3.main(asked)["experiments"]) == ["mnist-mlp", "fashion-mnist"]
+
+
+def test_figure_3_has_no_correlation_of_a_single_point(data_folder: Path, tmp_path: Path) -> None:
+    asked = settings(data_folder, tmp_path, rows=("mnist-mlp",), seeds=(17,), epochs=1)
+    found = figure3.main(asked)["experiments"]["mnist-mlp"]
+    assert len(found["points"]) == 1
+    assert figure3.interval(found["correlations"]["overfitting and sigma"]) == "none"
+
+
 def test_figure_3_killed_while_it_looks_goes_on_there(
     data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -105,6 +117,11 @@ def test_uniform_and_gaussian_noise_are_compared_model_by_model(data_folder: Pat
     assert not np.array_equal(gaussian, uniform)
     assert found["difference"]["mean"] == pytest.approx((uniform - gaussian).mean())
     assert found["p_value"] == pytest.approx(stats.ttest_rel(uniform, gaussian).pvalue)
+
+
+def test_out_of_distribution_needs_an_epoch() -> None:
+    with pytest.raises(ValueError, match="`epochs=0` must be at least 1"):
+        ood.Settings(epochs=0)
 
 
 def test_ood_scores_every_method_and_continues_after_a_kill(data_folder: Path, tmp_path: Path) -> None:

@@ -70,6 +70,21 @@ def test_an_unknown_schedule_is_refused_by_name() -> None:
         swa_from("plain:begin=3", 1e-3)
 
 
+@pytest.mark.parametrize(
+    ("schedule", "message"),
+    [
+        ("sgd:first=-1", "a learning rate must be above 0 and finite"),
+        ("fixed:swa=inf", "a learning rate must be above 0 and finite"),
+        ("plain:start=16", "it averages no epoch from 1 to 15, or one before the first"),
+        ("plain:start=0", "it averages no epoch from 1 to 15, or one before the first"),
+        ("constant:start=0", "float division by zero"),
+    ],
+)
+def test_a_schedule_that_cannot_be_run_is_refused(schedule: str, message: str) -> None:
+    with pytest.raises(ValueError, match=rf"`swa='{schedule}'` must give numbers to .*\({message}\)"):
+        swa_from(schedule, 1e-3)
+
+
 def test_a_schedule_is_read_from_its_description() -> None:
     assert swa_from("longer:swa=2e-3,more=3", 1e-3) == longer(1e-3, 2e-3, 3)
     assert swa_from("plain:start=2,refresh=0", 1e-3) == Swa((1e-3,) * 15, tuple(range(2, 16)), refresh=False)

@@ -355,7 +355,7 @@ def test_the_command_line_runs_a_network(images: Path, tmp_path: Path, monkeypat
     arguments = ["paper", "table1", "--networks", "Small", "--imagenet", str(images), "--tuning", "20", "--tiny"]
     found = CliRunner().invoke(app, arguments)
     assert found.exit_code == 0, found.output
-    content = json.loads((tmp_path / "results" / "paper" / "table1-Small.json").read_text())
+    content = json.loads((tmp_path / ".local" / "paper" / "tiny" / "table1-Small.json").read_text())
     direct = table1.main(
         table1.tiny(Settings(("Small",), images, tuning=20, out=tmp_path / "a", say=lambda text: None))
     )

@@ -118,6 +118,17 @@ def test_another_schedule_of_swa_changes_only_its_column(
     assert [line for line in said if "NLL" in line and ": swa:" not in line] == []
     different = [name for name in METHODS if other["columns"][name] != whole["columns"][name]]
     assert different == ["swa"]
+    trained = {"training", "training with dropout", "training SWA plain:start=1"}
+    assert set(other["training"]) == trained  # and not by the schedule before
+    assert set(other["seconds"]) == trained | set(METHODS)
+
+
+def test_a_damaged_stage_is_named(data_folder: Path, tmp_path: Path) -> None:
+    asked = settings(data_folder, tmp_path, rows=("mnist-mlp",))
+    asked.folder.mkdir(parents=True)
+    (asked.folder / "mnist-mlp-baseline.json").write_text('{"settings": ')
+    with pytest.raises(ValueError, match=r"mnist-mlp-baseline.json is damaged .*: delete it to compute it again"):
+        table2.main(asked)
 
 
 def test_other_layers_change_pep_and_not_the_networks(data_folder: Path, tmp_path: Path, whole: dict[str, Any]) -> None:
@@ -127,6 +138,21 @@ def test_other_layers_change_pep_and_not_the_networks(data_folder: Path, tmp_pat
     assert found["columns"]["pep"]["sigma"] != whole["columns"]["pep"]["sigma"]
     assert found["columns"]["baseline"] == whole["columns"]["baseline"]
     assert found["columns"]["pep_kernels"] == whole["columns"]["pep_kernels"]
+
+
+@pytest.mark.parametrize(
+    ("perturbed", "message"),
+    [
+        ("conv9", r"`perturbed='conv9'` matches no kernel of MNIST \(MLP\): it has dense1.weight, dense2.weight"),
+        ("(", r"`perturbed='\('` is no regular expression: missing \)"),
+    ],
+)
+def test_layers_that_there_are_not_are_refused_before_anything_is_trained(
+    tmp_path: Path, perturbed: str, message: str
+) -> None:
+    """No data are there: whoever looked for them first would speak of them."""
+    with pytest.raises(ValueError, match=message):
+        table2.main(settings(tmp_path, tmp_path, rows=("mnist-mlp",), perturbed=perturbed))
 
 
 def test_another_learning_rate_changes_the_networks_without_dropout_alone(
@@ -154,6 +180,7 @@ def test_the_command_line_runs_a_row(
     arguments = ["paper", "table2", "--rows", "mnist-mlp", "--tiny", "--data", str(data_folder)]
     found = CliRunner().invoke(app, arguments)
     assert found.exit_code == 0, found.output
-    content = json.loads((tmp_path / "results" / "paper" / "table2-mnist-mlp.json").read_text())
+    assert not (tmp_path / "results").exists()  # which are those of a whole run
+    content = json.loads((tmp_path / ".local" / "paper" / "tiny" / "table2-mnist-mlp.json").read_text())
     assert content["columns"] == whole["columns"]
     assert content["settings"]["seeds"] == [17, 18, 19]

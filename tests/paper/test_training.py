@@ -306,3 +306,15 @@ def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
     path.write_bytes(b"half a file")
     with pytest.raises(ValueError, match=r"run.safetensors is damaged .*: delete it to compute it again"):
         train_together(mnist_mlp(), images, labels, (17,), Schedule((1e-3,)), Machine(), checkpoint=path)
+
+
+def test_networks_trained_in_another_arithmetic_are_trained_anew(tmp_path: Path) -> None:
+    images, labels = made("mnist_mlp", 64)
+    found = {}
+    for precision in ("bfloat16", "float32"):
+        machine, checkpoint = Machine(precision=precision), tmp_path / "networks.safetensors"
+        trained = train_together(mnist_mlp(), images, labels, SEEDS, Schedule((1e-3,)), machine, checkpoint=checkpoint)
+        found[precision] = trained.losses
+    alone = train_together(mnist_mlp(), images, labels, SEEDS, Schedule((1e-3,)), Machine(precision="float32"))
+    assert torch.equal(found["float32"], alone.losses)
+    assert not torch.equal(found["float32"], found["bfloat16"])

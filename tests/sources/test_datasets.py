@@ -140,6 +140,12 @@ def test_strips_are_read_column_by_column(tmp_path: Path) -> None:
     found = datasets.images("cifar10", tmp_path)
     np.testing.assert_array_equal(found.train[0].numpy(), images["train"].transpose(0, 3, 1, 2))
     np.testing.assert_array_equal(found.test[0].numpy(), images["test"].transpose(0, 3, 1, 2))
+    (folder / "train_00.webp").write_bytes((folder / "train_00.webp").read_bytes()[:50])
+    with pytest.raises(ValueError, match=r"train_00.webp is truncated or damaged .* get it again"):
+        datasets.images("cifar10", tmp_path)
+    (folder / "labels.npz").write_bytes(b"labels")
+    with pytest.raises(ValueError, match=r"labels.npz must hold the arrays train and test"):
+        datasets.images("cifar10", tmp_path)
 
 
 def test_a_pickle_that_asks_for_anything_else_is_not_opened(tmp_path: Path) -> None:
@@ -155,12 +161,54 @@ def test_a_pickle_that_asks_for_anything_else_is_not_opened(tmp_path: Path) -> N
 
 @pytest.mark.parametrize(
     "damaged",
-    [b"", gzip.compress(b"\x00\x00\x09\x01"), idx(GREY["train"])[:-40], b"not gzip"],
-    ids=["empty", "of another type", "cut off", "not gzip"],  # gzip writes the time, and a test's name must not change
+    [
+        b"",
+        gzip.compress(b"\x00\x00\x09\x01"),
+        idx(GREY["train"])[:-40],
+        b"not gzip",
+        idx(GREY["train"])[:10] + b"!" * 99,
+    ],
+    ids=[
+        "empty",
+        "of another type",
+        "cut off",
+        "not gzip",
+        "overwritten",
+    ],  # gzip writes the time, and a test's name must not change
 )
 def test_a_damaged_file_is_named(tmp_path: Path, damaged: bytes) -> None:
     write(tmp_path / "mnist", idx_files() | {"train-images-idx3-ubyte.gz": damaged})
     with pytest.raises(ValueError, match=r"train-images-idx3-ubyte.gz is truncated or damaged .* get it again"):
+        datasets.images("mnist", tmp_path)
+
+
+@pytest.mark.parametrize("version", ["binary", "python"])
+@pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize("damage", ["absent", "empty", "cut off"])
+def test_a_damaged_part_of_cifar_is_named(tmp_path: Path, version: str, packed: bool, damage: str) -> None:
+    files = binary_files("cifar10") if version == "binary" else python_files("cifar10", 2)
+    damaged = next(name for name in files if "data_batch_3" in name)
+    whole = files.pop(damaged)
+    files |= {} if damage == "absent" else {damaged: whole[:-40] if damage == "cut off" else b""}
+    archived = f"cifar-10-{version}.tar.gz"
+    write(tmp_path, {archived: archive(files)} if packed else files)
+    with pytest.raises(ValueError, match=rf"data_batch_3.* in .* is absent or damaged .* get {archived} again"):
+        datasets.images("cifar10", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"x_train": np.zeros((7, 32, 32), np.uint8)}, r"an image is of shape \(1, 32, 32\), not \(1, 28, 28\)"),
+        ({"x_train": np.zeros((7, 784), np.uint8)}, r"an image is of shape \(784,\), not \(1, 28, 28\)"),
+        ({"y_test": np.array([0, -1, 2])}, "a label is -1, but there are 10 classes, numbered from 0"),
+        ({"y_test": np.array([0.5, 1.0, 2.0])}, "a label is 0.5, but there are 10 classes"),
+    ],
+)
+def test_arrays_that_are_not_this_data_set_are_refused(tmp_path: Path, changed: dict[str, Any], message: str) -> None:
+    arrays = {"x_train": GREY["train"], "y_train": np.arange(7), "x_test": GREY["test"], "y_test": np.arange(3)}
+    np.savez(tmp_path / "mnist.npz", **arrays | changed)
+    with pytest.raises(ValueError, match=f"mnist is damaged: {message}"):
         datasets.images("mnist", tmp_path)
 
 
