@@ -61,7 +61,7 @@ class Auto:
 
     def groups(self, members: Members, args: Any, kwargs: Any, keep: bool = False) -> Iterator[Group]:
         kind = signature(args, kwargs)
-        graphed = self.graphs.knows(members, kind)  # which looks at the network while the GPU works, and not before
+        graphed = keep and self.graphs.knows(members, kind)  # they look at the network while the GPU works, not before
         known = self.vmap.known(members, args, kwargs, kind) if keep and not graphed else None
         if known is not None:
             self.chosen = "vmap"

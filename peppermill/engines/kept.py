@@ -181,8 +181,10 @@ class Stack:
 
 def finish(device: torch.device) -> None:
     """Wait until a GPU has made what is kept: another thread may read it next, on a stream that does not wait."""
-    if device.type == "cuda" and not torch.cuda.is_current_stream_capturing():
-        torch.cuda.current_stream(device).synchronize()
+    if device.type == "cuda":
+        with torch.cuda.device(device):
+            if not torch.cuda.is_current_stream_capturing():
+                torch.cuda.current_stream().synchronize()
 
 
 def refuse_training_mode(model: Any) -> None:

@@ -23,9 +23,10 @@ FIRST_EPOCH = "0.050 to 0.057"  # five networks, read off a figure of the notebo
 Results = tuple[Mapping[str, Any], Mapping[str, Any]]
 
 
-def learning_rates(found: Sequence[Results]) -> list[str]:
-    """A table with a column for each rate, and the commands that made it."""
-    columns = {"their notebook": _theirs()} | {f"learning rate {_rate(row):g}": _ours(row, fig) for row, fig in found}
+def learning_rates(found: Sequence[Results], rows: tables.Rows) -> list[str]:
+    """A table with a column for each rate, and the commands that made it; `rows` are all of Table 2."""
+    ours = {f"learning rate {_rate(row):g}": _ours(row, figure, rows) for row, figure in found}
+    columns = {"their notebook": _theirs()} | ours
     lines = [f"| | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
     for title in _theirs():
         lines.append(f"| {title} | {' | '.join(values[title] for values in columns.values())} |")
@@ -53,19 +54,25 @@ def _theirs() -> dict[str, str]:
         "NLL of deep ensembles": f"{nll:.3f}",
         "error of deep ensembles, %": f"{error:.3f}",
         "cells of the row that agree (SWA apart)": "",
+        "cells of the whole table": "",
     }
 
 
-def _ours(row: Mapping[str, Any], figure: Mapping[str, Any]) -> dict[str, str]:
+def _ours(row: Mapping[str, Any], figure: Mapping[str, Any], rows: tables.Rows) -> dict[str, str]:
     first = [point["test_nll"] for point in figure["experiments"][ROW]["points"] if point["epoch"] == 1]
     columns = row["columns"]
-    outside, every, _ = tables.agreement({ROW: row}, WITHOUT_SWA)
     values = [
         tables.spread(columns["temperature"]["temperature"]),
         tables.spread(columns["pep"]["sigma"]),
         f"{min(first):.3f} to {max(first):.3f}",
         f"{tables.cell(row, 'deep_ensembles', 'nll')[0]:.4f}",
         f"{tables.cell(row, 'deep_ensembles', 'error')[0]:.3f}",
-        f"{every - len(outside)} of {every}",
+        _agreeing({ROW: row}),
+        _agreeing({**rows, ROW: row}),
     ]
     return dict(zip(_theirs(), values, strict=True))
+
+
+def _agreeing(rows: tables.Rows) -> str:
+    outside, every, _ = tables.agreement(rows, WITHOUT_SWA)
+    return f"{every - len(outside)} of {every}"

@@ -21,7 +21,7 @@ def table2_section(rows: tables.Rows, rates: Sequence[Results] = ()) -> list[str
         lines += [f"### {title}", "", *tables.paper_table(rows, score), ""]
     lines += ["### Cells that differ", "", *_outside(rows), ""]
     if rates:
-        lines += ["### The learning rate of MNIST (CNN)", "", texts.RATES, "", *learning_rates(rates), ""]
+        lines += ["### The learning rate of MNIST (CNN)", "", texts.RATES, "", *learning_rates(rates, rows), ""]
     lines += ["### The order that the paper reports", "", *tables.orderings(rows), ""]
     lines += ["### Our columns", "", texts.OURS, ""]
     for score, title in tables.SCORES.items():

@@ -145,10 +145,11 @@ def test_a_learning_rate_is_shown_beside_the_notebook_with_the_command_that_runs
     row["row_settings"]["learning_rate"] = 1e-3
     points = [{"epoch": epoch, "test_nll": nll} for epoch, nll in ((1, 0.05), (1, 0.07), (2, 0.01))]
     figure = {"experiments": {"mnist-cnn": {"points": points}}, "provenance": row["provenance"]}
-    head, _, *lines = learning_rates([(row, figure)])
+    head, _, *lines = learning_rates([(row, figure)], {"mnist-mlp": as_printed("mnist-mlp")})
     assert head == "| | their notebook | learning rate 0.001 |"
     assert "| T of temperature scaling, mean (range) | 1.497 (1.381 to 1.604) | 2 (1 to 3) |" in lines
     assert "| σ* of PEP, mean (range) | 0.01517 (0.004102 to 0.02082) | 0.02 (0.01 to 0.03) |" in lines
+    assert "| cells of the whole table |  | 40 of 40 |" in lines
     assert "| test NLL of five networks after one epoch | 0.050 to 0.057 | 0.050 to 0.070 |" in lines
     command = (
         "peppermill paper table2 --rows mnist-cnn --models 2 --learning-rate 0.001 --out results/paper/rate-2.5e-4"
