@@ -66,14 +66,12 @@ class Auto:
         if known is not None:
             self.chosen = "vmap"
             return iter((known,))
-        self.chosen = chosen = self._choice(members, args, kwargs, kind, keep)
+        self.chosen = chosen = "graphs" if graphed else self._choice(members, args, kwargs, kind, keep)
         return self.engines[chosen].groups(members, args, kwargs, keep)
 
     def _choice(self, members: Members, args: Any, kwargs: Any, kind: Any, keep: bool) -> str:
         if members.count == 1 or kind is None or needs_gradients(members, args, kwargs):
             return "loop"
-        if keep and self.graphs.knows(members, kind):
-            return "graphs"
         store, key = self.kept.store(members), ("auto", kind, keep)
         if key not in store.prepared:
             store.prepared[key] = self._rule(members, store, args, kwargs, keep)

@@ -49,7 +49,7 @@ class Captured:
             plain = precision is not None or not is_exact(members)
             ways = None if plain else self._joined(call, args, kwargs)
             self.recording = quickest(ways or [partial(self._jobs, call, args, kwargs)], capture, members.device)
-            finish(members.device)
+            finish(self.weights[0])
 
     @torch.no_grad()
     def __call__(self, args: Any, kwargs: Any) -> Tensor:

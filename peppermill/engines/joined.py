@@ -95,7 +95,7 @@ class JoinedMember:
             with torch.inference_mode(False):
                 prepared = found.plan.prepare(*self.params.values())
             if self.kept:
-                finish(next(iter(self.params.values())).device)
+                finish(self.params)
             self.ready[kind] = found, prepared
         known, kept = self.ready[kind]
         formed = list(map(known.form, inputs))
@@ -129,7 +129,7 @@ def _plan(plans: dict[Any, Any], kind: Any, call: Call, params: Params, args: An
         if len(plans) >= MOST_KINDS:
             return f"these are inputs of more than {MOST_KINDS} kinds"
         made = _made(call, params, args, kwargs)
-        finish(next(iter(params.values())).device)
+        finish(params)
         plans[kind] = made
     found: Known | str = plans[kind]
     return found

@@ -80,10 +80,11 @@ class Store:
         """theta_j, from what is kept where it fits."""
         with self._lock:  # or another thread's sigma would come between the stack and its views
             stacked = self._kept_stack(sigma, keep)
-            if stacked is not None and member not in self._views:
-                self._views[member] = {name: value[member] for name, value in stacked.items()}
-            view = self._views[member] if stacked is not None else None
-        return self._made(sigma, member) if view is None else view
+            if stacked is not None:
+                if member not in self._views:
+                    self._views[member] = {name: value[member] for name, value in stacked.items()}
+                return self._views[member]
+        return self._made(sigma, member)
 
     def some(self, sigma: float, first: int, last: int, keep: bool) -> Stack:
         """theta_first to theta_last, the last not included."""
@@ -125,7 +126,7 @@ class Store:
                 self._parts.clear()
                 self._views = {}
                 stacked = self._stack(sigma, 0, self.perturbation.size)
-                finish(next(iter(stacked.values())).device)
+                finish(stacked)
                 self._stacked = sigma, stacked
                 self._directions.clear()
             return self._stacked[1] if self._stacked and self._stacked[0] == sigma else None
@@ -152,7 +153,7 @@ class Store:
             with self._lock:
                 if stream not in self._directions:
                     direction = self.perturbation.direction(stream)
-                    finish(next(iter(direction.values())).device)
+                    finish(direction)
                     self._directions[stream] = direction
                 direction = self._directions[stream]  # another thread may clear them
             return self.perturbation.member(sign * sigma, member, direction)
@@ -172,15 +173,16 @@ class Stack:
         if found is None:
             with torch.inference_mode(False):
                 found = partial(plan.run, *plan.prepare(*self.params.values()))
-            finish(next(iter(self.params.values())).device)
+            finish(self.params)
             while len(self.ready) >= MOST_READY:
                 self.ready.pop(next(iter(self.ready)), None)
             self.ready[kind] = found
         return found
 
 
-def finish(device: torch.device) -> None:
-    """Wait until a GPU has made what is kept: another thread may read it next, on a stream that does not wait."""
+def finish(params: Params) -> None:
+    """Wait until a GPU has made what is kept, on the device of these: another thread's stream would not wait for it."""
+    device = next(iter(params.values())).device
     if device.type == "cuda":
         with torch.cuda.device(device):
             if not torch.cuda.is_current_stream_capturing():

@@ -107,7 +107,7 @@ class _Together:
         key = ("vmap", len(which), stack.paired, kind)
         if key not in self.store.prepared:
             made = _prepare(self.members, self.engine.precision, self.store.has_shell, stack, args, kwargs)
-            finish(self.members.device)
+            finish(stack.params)
             self.store.prepared[key] = made
         plan = self.store.prepared[key]
         if not isinstance(plan, Plan):

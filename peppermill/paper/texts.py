@@ -47,8 +47,9 @@ own epochs lie further from it."""
 RATES = """\
 The authors' notebook sets a learning rate of 2.5e-4 for the networks without dropout, but it found them trained and
 skipped the training; for those with dropout it sets 5e-4. What it shows of its networks fits 5e-4: their temperatures
-and σ*, and their test NLL after the first epoch, where no network that learns at 2.5e-4 has come so far. So this row
-learns at 5e-4. The other three rows of networks like these agree at 2.5e-4, which stands there."""
+and σ*, and their test NLL after the first epoch, where none of our five that learn at 2.5e-4 has come so far. So this
+row learns at 5e-4; that was found after its cells at 2.5e-4 had been seen to differ. The other three rows of networks
+like these agree at 2.5e-4, which stands there."""
 
 CELLS = """\
 In each cell: ours, mean ± population standard deviation over the models (deep ensembles: over draws); below it the
