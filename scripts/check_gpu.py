@@ -75,10 +75,10 @@ def networks() -> dict[str, tuple[nn.Module, Tensor]]:
     return {k: (m.double().eval().cuda(), torch.randn(8, *s).double().cuda()) for k, (m, s) in found.items()}
 
 
-def predictions(model: nn.Module, inputs: Tensor, engine: object) -> Tensor:
+def predictions(model: nn.Module, inputs: Tensor, engine: object, sigma: float = SIGMA) -> Tensor:
     perturbation = Perturbation(select(model, "kernels"), Noise(), SIZE)
     with torch.no_grad():
-        return member_predictions(members_of(model, perturbation, SIGMA), Categorical(), (inputs,), {}, engine)  # type: ignore[arg-type]
+        return member_predictions(members_of(model, perturbation, sigma), Categorical(), (inputs,), {}, engine)  # type: ignore[arg-type]
 
 
 def check_noise() -> str:
@@ -134,6 +134,28 @@ def check_threads(name: str) -> str:
     with ThreadPoolExecutor(4) as pool:
         worst = list(pool.map(work, range(4)))
     assert max(worst) < 1e-9, f"differ by {worst}"
+    return engine.report
+
+
+def check_dropped(name: str) -> str:
+    """What is kept goes (another sigma, changed weights) and its memory is used again, while a slow stream reads it."""
+    model, inputs = networks()["resnet18"]
+    engine, slow = engine_of(name), torch.cuda.Stream()
+    expected = [predictions(model, inputs, engine) for _ in range(2)][-1]
+    torch.cuda.synchronize()
+    with torch.cuda.stream(slow):
+        torch.cuda._sleep(4_000_000_000)  # two seconds, by the clock of the GPU
+        found = predictions(model, inputs, engine)
+    waits = not slow.query()
+    for _ in range(2):
+        predictions(model, inputs, engine, 2 * SIGMA)
+        with torch.no_grad():
+            model.fc.weight.mul_(1)  # type: ignore[operator, union-attr]
+        overwritten = [value.new_full((SIZE, *value.shape), torch.nan) for value in model.parameters() for _ in "ab"]
+    assert waits, "what was to be slow was done before anything was dropped: nothing was tried"
+    slow.synchronize()
+    worst = float((found - expected).abs().max())
+    assert worst < 1e-9, f"differs by {worst} after {len(overwritten)} tensors were written"
     return engine.report
 
 
@@ -217,6 +239,7 @@ def checks() -> dict[str, Callable[[], str]]:
         for kind in ("mlp", "resnet18", "transformer", "lstm"):
             found[f"{name} on {kind}"] = lambda name=name, kind=kind: check_engine(name, kind)  # type: ignore[misc]
         found[f"{name}, network changed"] = lambda name=name: check_change(name)  # type: ignore[misc]
+        found[f"{name}, dropped"] = lambda name=name: check_dropped(name)  # type: ignore[misc]
         found[f"{name}, threads"] = lambda name=name: check_threads(name)  # type: ignore[misc]
     return found
 

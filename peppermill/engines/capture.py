@@ -18,7 +18,7 @@ LOG = logging.getLogger(__name__)
 
 
 #: Passes of one or several members each, [k, ...].
-Jobs = Sequence[Callable[[], Tensor]]
+Jobs = Sequence[partial[Tensor]]
 
 
 class Recording(NamedTuple):

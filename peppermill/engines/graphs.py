@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from peppermill.data import map_tensors, output_tensor
 from peppermill.engines.borrowed import Call, borrow
@@ -21,13 +22,14 @@ from peppermill.engines.capture import Capture, Jobs, capture_on_cuda, quickest
 from peppermill.engines.engine import Group
 from peppermill.engines.joined import joined_recording
 from peppermill.engines.joining import channels_last
-from peppermill.engines.kept import Kept, Store, finish, signature, tensors_of
+from peppermill.engines.kept import Kept, Store, signature, tensors_of
+from peppermill.engines.lent import Lent
 from peppermill.engines.loop import OrLoop
 from peppermill.engines.members import WITHOUT_GRADIENTS, Members, is_exact, needs_gradients
 from peppermill.engines.memory import Room
 from peppermill.engines.prepared import plan_of
 from peppermill.engines.recorded import Recording as Operations
-from peppermill.engines.together import Together
+from peppermill.engines.together import Each, Together
 from peppermill.types import Params
 
 MOST_GRAPHS = 8  # kinds of inputs whose graphs are kept
@@ -49,11 +51,13 @@ class Captured:
             plain = precision is not None or not is_exact(members)
             ways = None if plain else self._joined(call, args, kwargs)
             self.recording = quickest(ways or [partial(self._jobs, call, args, kwargs)], capture, members.device)
-            finish(self.weights[0])
+            prepared = [job.args for job in self.recording.jobs]
+            self.lent = Lent(_tensors([self.args, self.kwargs, self.weights, prepared]))
 
     @torch.no_grad()
     def __call__(self, args: Any, kwargs: Any) -> Tensor:
         with self.lock:
+            self.lent.read()
             self.recording.begin()
             for static, given in zip(tensors_of(self.args, self.kwargs), tensors_of(args, kwargs), strict=True):
                 static.copy_(given)
@@ -155,6 +159,12 @@ class Graphs(OrLoop):
                     del self.captured[next(iter(self.captured))]
                 self.captured[kind] = _try(members, self.precision, store, self.capture, args, kwargs)
             return self.captured[kind]
+
+
+def _tensors(tree: Any) -> list[Tensor]:
+    """What a graph reads."""
+    found = (one.value if isinstance(one, Each) else one for one in tree_leaves(tree))
+    return [one for one in found if isinstance(one, Tensor)]
 
 
 def _key(members: Members, kind: Any) -> tuple[Any, ...]:

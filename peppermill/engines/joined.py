@@ -19,7 +19,8 @@ from peppermill.data import map_tensors, output_tensor
 from peppermill.engines.borrowed import Call, borrow
 from peppermill.engines.engine import Group
 from peppermill.engines.joining import Form, channels_last, join
-from peppermill.engines.kept import Store, finish, room_on, signature, tensors_of
+from peppermill.engines.kept import Store, room_on, signature, tensors_of
+from peppermill.engines.lent import Lent, finish
 from peppermill.engines.loop import OrLoop
 from peppermill.engines.members import WITHOUT_GRADIENTS, Members, is_exact, needs_gradients
 from peppermill.engines.memory import in_parts
@@ -94,13 +95,12 @@ class JoinedMember:
                 return output_tensor(self.call(self.params, args, kwargs))
             with torch.inference_mode(False):
                 prepared = found.plan.prepare(*self.params.values())
-            if self.kept:
-                finish(self.params)
-            self.ready[kind] = found, prepared
-        known, kept = self.ready[kind]
+            run = partial(found.plan.run, *prepared)
+            self.ready[kind] = found, Lent(prepared).first(run) if self.kept else run
+        known, run = self.ready[kind]
         formed = list(map(known.form, inputs))
         shared = self.common.of(inputs, lambda: known.share(*formed)) if known.share else ()
-        return known.plan.run(*kept, *shared, *formed)  # type: ignore[no-any-return]
+        return run(*shared, *formed)  # type: ignore[no-any-return]
 
 
 class Known(NamedTuple):
@@ -129,7 +129,7 @@ def _plan(plans: dict[Any, Any], kind: Any, call: Call, params: Params, args: An
         if len(plans) >= MOST_KINDS:
             return f"these are inputs of more than {MOST_KINDS} kinds"
         made = _made(call, params, args, kwargs)
-        finish(params)
+        finish(next(iter(params.values())).device)
         plans[kind] = made
     found: Known | str = plans[kind]
     return found

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from peppermill.engines.borrowed import exclusive, has_shell
+from peppermill.engines.lent import Lent
 from peppermill.engines.members import Members, key_of
 from peppermill.engines.prepared import Plan
 from peppermill.engines.state import State
@@ -61,8 +62,8 @@ class Store:
         self.has_shell, self.on_cpu = has_shell(members.model), members.device.type == "cpu"
         self.prepared: dict[Any, Any] = {}
         self._lock = threading.RLock()
-        self._directions: dict[int, Params] = {}
-        self._stacked: tuple[float, Params] | None = None
+        self._directions: dict[int, tuple[Params, Lent]] = {}
+        self._stacked: tuple[float, Params, Lent] | None = None
         self._parts: dict[tuple[int, int], Stack] = {}
         self._views: dict[int, Params] = {}
         self.shells: dict[str | None, list[Any]] = {}  # by precision, ways to call the network that nobody uses now
@@ -126,10 +127,13 @@ class Store:
                 self._parts.clear()
                 self._views = {}
                 stacked = self._stack(sigma, 0, self.perturbation.size)
-                finish(stacked)
-                self._stacked = sigma, stacked
+                self._stacked = sigma, stacked, Lent(stacked.values())
                 self._directions.clear()
-            return self._stacked[1] if self._stacked and self._stacked[0] == sigma else None
+            if self._stacked is None or self._stacked[0] != sigma:
+                return None
+            _, stacked, lent = self._stacked
+            lent.read()
+            return stacked
 
     @torch.no_grad()
     def _stack(self, sigma: float, first: int, last: int) -> Params:
@@ -153,9 +157,9 @@ class Store:
             with self._lock:
                 if stream not in self._directions:
                     direction = self.perturbation.direction(stream)
-                    finish(direction)
-                    self._directions[stream] = direction
-                direction = self._directions[stream]  # another thread may clear them
+                    self._directions[stream] = direction, Lent(direction.values())
+                direction, lent = self._directions[stream]  # another thread may clear them
+                lent.read()
             return self.perturbation.member(sign * sigma, member, direction)
 
 
@@ -172,21 +176,12 @@ class Stack:
         found = self.ready.get(kind)
         if found is None:
             with torch.inference_mode(False):
-                found = partial(plan.run, *plan.prepare(*self.params.values()))
-            finish(self.params)
+                kept = plan.prepare(*self.params.values())
+            found = Lent(kept).first(partial(plan.run, *kept))
             while len(self.ready) >= MOST_READY:
                 self.ready.pop(next(iter(self.ready)), None)
             self.ready[kind] = found
         return found
-
-
-def finish(params: Params) -> None:
-    """Wait until a GPU has made what is kept, on the device of these: another thread's stream would not wait for it."""
-    device = next(iter(params.values())).device
-    if device.type == "cuda":
-        with torch.cuda.device(device):
-            if not torch.cuda.is_current_stream_capturing():
-                torch.cuda.current_stream().synchronize()
 
 
 def refuse_training_mode(model: Any) -> None:

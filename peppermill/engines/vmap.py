@@ -19,7 +19,8 @@ from peppermill.engines import layers
 from peppermill.engines.borrowed import Shell, borrow, lowered
 from peppermill.engines.engine import Group
 from peppermill.engines.fused import fuse
-from peppermill.engines.kept import Stack, Store, finish, room_on, signature, tensors_of
+from peppermill.engines.kept import Stack, Store, room_on, signature, tensors_of
+from peppermill.engines.lent import finish
 from peppermill.engines.looked import look_at
 from peppermill.engines.loop import OrLoop
 from peppermill.engines.members import WITHOUT_GRADIENTS, Members, is_exact, needs_gradients
@@ -107,7 +108,7 @@ class _Together:
         key = ("vmap", len(which), stack.paired, kind)
         if key not in self.store.prepared:
             made = _prepare(self.members, self.engine.precision, self.store.has_shell, stack, args, kwargs)
-            finish(stack.params)
+            finish(self.members.device)
             self.store.prepared[key] = made
         plan = self.store.prepared[key]
         if not isinstance(plan, Plan):
