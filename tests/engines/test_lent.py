@@ -1,4 +1,4 @@
-"""What is kept and read by several streams. On a GPU `scripts/check_gpu.py --checks dropped,threads` tries the thing."""
+"""What is kept and read by several streams; `scripts/check_gpu.py --checks dropped,threads` tries it on a GPU."""
 
 from types import SimpleNamespace
 
