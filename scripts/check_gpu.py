@@ -186,9 +186,9 @@ def check_fit(temperature: bool) -> str:
             pm.fit(peppermill.demo.network().to(device), peppermill.demo.validation(), size=4, temperature=temperature)
             for device in ("cpu", "cuda")
         )
+        with torch.no_grad():
+            worst = float((here(shown) - there(shown.cuda()).cpu()).abs().max())
     assert abs(here.sigma - there.sigma) <= 1e-3 * here.sigma, f"sigma is {here.sigma} and {there.sigma}"
-    with torch.no_grad():
-        worst = float((here(shown) - there(shown.cuda()).cpu()).abs().max())
     assert worst < 1e-3, f"differs by {worst:.2g}"
     return f"sigma {there.sigma:.5f}, on the CPU {here.sigma:.5f}; predictions differ by {worst:.1g}"
 
