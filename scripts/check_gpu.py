@@ -151,7 +151,8 @@ def check_dropped(name: str) -> str:
         predictions(model, inputs, engine, 2 * SIGMA)
         with torch.no_grad():
             model.fc.weight.mul_(1)  # type: ignore[operator, union-attr]
-        overwritten = [value.new_full((SIZE, *value.shape), torch.nan) for value in model.parameters() for _ in "ab"]
+        shapes = [(*many, *value.shape) for value in model.parameters() for many in ((), (SIZE,), (), (SIZE,))]
+        overwritten = [inputs.new_full(shape, torch.nan) for shape in shapes]
     assert waits, "what was to be slow was done before anything was dropped: nothing was tried"
     slow.synchronize()
     worst = float((found - expected).abs().max())

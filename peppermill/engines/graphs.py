@@ -52,7 +52,7 @@ class Captured:
             ways = None if plain else self._joined(call, args, kwargs)
             self.recording = quickest(ways or [partial(self._jobs, call, args, kwargs)], capture, members.device)
             prepared = [job.args for job in self.recording.jobs]
-            self.lent = Lent(_tensors([self.args, self.kwargs, self.weights, prepared]))
+            self.lent = Lent(_tensors([self.args, self.kwargs, self.weights, self.alive, prepared]))
 
     @torch.no_grad()
     def __call__(self, args: Any, kwargs: Any) -> Tensor:
@@ -82,7 +82,10 @@ class Captured:
             one, other = joined_recording(*given), joined_recording(*given)  # a plan changes its own
         except RuntimeError:  # a network that depends on values, or will not have its images in this form
             return None
-        return [partial(self._side_by_side, one), partial(self._as_one, other)] if one and other else None
+        if one is None or other is None:
+            return None
+        self.alive += [*one.fixed(), *other.fixed()]
+        return [partial(self._side_by_side, one), partial(self._as_one, other)]
 
     def _side_by_side(self, recording: Operations) -> Jobs:
         """A job for each member."""

@@ -96,7 +96,7 @@ class JoinedMember:
             with torch.inference_mode(False):
                 prepared = found.plan.prepare(*self.params.values())
             run = partial(found.plan.run, *prepared)
-            self.ready[kind] = found, Lent(prepared).first(run) if self.kept else run
+            self.ready[kind] = found, Lent([*prepared, *found.plan.fixed]).first(run) if self.kept else run
         known, run = self.ready[kind]
         formed = list(map(known.form, inputs))
         shared = self.common.of(inputs, lambda: known.share(*formed)) if known.share else ()

@@ -177,7 +177,7 @@ class Stack:
         if found is None:
             with torch.inference_mode(False):
                 kept = plan.prepare(*self.params.values())
-            found = Lent(kept).first(partial(plan.run, *kept))
+            found = Lent([*kept, *plan.fixed]).first(partial(plan.run, *kept))
             while len(self.ready) >= MOST_READY:
                 self.ready.pop(next(iter(self.ready)), None)
             self.ready[kind] = found

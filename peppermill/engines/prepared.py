@@ -21,13 +21,14 @@ class Plan(NamedTuple):
 
     prepare: Callable[..., tuple[Tensor, ...]]  # (*weights) -> what is worth keeping
     run: Callable[..., Tensor]  # (*what is kept, *inputs) -> outputs
+    fixed: tuple[Tensor, ...]  # what else both read
 
 
 def plan_of(recording: Recording, weights: int) -> Plan:
     """The recorded operations, of whose inputs so many are weights."""
     _shorten_views(recording)
     before, after = parts_of(recording, weights)
-    return Plan(recording.compiled(before), recording.compiled(after))
+    return Plan(recording.compiled(before), recording.compiled(after), recording.fixed())
 
 
 def parts_of(recording: Recording, weights: int) -> tuple[Graph, Graph]:

@@ -34,6 +34,10 @@ class Recording:
     def __init__(self, graph: Graph, constants: dict[str, Any]) -> None:
         self.graph, self.constants = graph, constants
 
+    def fixed(self) -> tuple[Tensor, ...]:
+        """The tensors among the constants: of the network, or computed from it."""
+        return tuple(value for value in self.constants.values() if isinstance(value, Tensor))
+
     def compiled(self, graph: Graph | None = None) -> Callable[..., Any]:
         """The graph, or another one around the same constants, as a function."""
         return compiled(graph or self.graph, self.constants)

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.fx import Node
 
 from peppermill.engines.joining import Form, join
+from peppermill.engines.lent import Lent
 from peppermill.engines.prepared import Plan, graph_of, plan_of
 from peppermill.engines.recorded import Recording, written
 
@@ -46,7 +47,9 @@ def shared_plan(recording: Recording, weights: int, form: Form) -> SharedPlan | 
     join(first, form)
     join(rest, form)
     share = plan_of(first, 0)
-    return SharedPlan(partial(share.run, *share.prepare()), plan_of(rest, weights))
+    kept = share.prepare()
+    run = Lent([*kept, *share.fixed]).first(partial(share.run, *kept))
+    return SharedPlan(run, plan_of(rest, weights))
 
 
 def _dependent(recording: Recording, weights: Sequence[Node]) -> set[Node]:
