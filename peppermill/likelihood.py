@@ -17,6 +17,8 @@ from peppermill.advice import advise
 from peppermill.output_checks import check_integers, refuse_probabilities
 from peppermill.types import Likelihood
 
+ENOUGH_TO_TELL = 10  # outputs: so many logits hardly lie in 0..1 by chance
+
 
 def ensemble_log_likelihoods(member_log_likelihoods: Tensor) -> Tensor:
     """ln (1/m) sum_j L_i(theta_j) of every item, [N], from the matrix [m, N]; in half the time of `logsumexp`."""
@@ -123,7 +125,7 @@ class Bernoulli:
                 f"labels contain {labels[~known].flatten()[0].item()}, but a yes-or-no label is 0 or 1 (or "
                 f'{self.ignored_label}, which is ignored). For one of several classes use `likelihood="categorical"`.'
             )
-        if len(outputs) > 1 and bool(((outputs >= 0) & (outputs <= 1)).all()):
+        if outputs.numel() >= ENOUGH_TO_TELL and bool(((outputs >= 0) & (outputs <= 1)).all()):
             advise(
                 "every output of the network lies in 0..1: if these are probabilities, remove the last sigmoid; the "
                 "Bernoulli likelihood expects logits."

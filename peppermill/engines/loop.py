@@ -28,6 +28,8 @@ from peppermill.perturbation import Perturbation
 from peppermill.types import Batch, Likelihood, Params, Tick
 
 FEW = 16  # classes: as many numbers as a CPU takes at once
+TALLIED_ITEMS = 1024  # of small batches, whose outputs are read together
+TALLIED_NUMBERS = 2**20  # of several members' outputs, read together
 
 
 @dataclass(frozen=True)
@@ -159,41 +161,66 @@ def _run_chunk(
     engine: Engine, members: Members, chunk: list[Batch], likelihood: Likelihood, tick: Tick
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Members outside, data inside: ln L_i [m, n], averaged predictions [n, K] and labels [n] of one chunk."""
-    tallies = [_Tally(likelihood, refuse_non_finite=members.sigma == 0) for _ in chunk]
+    runs = _runs(chunk) if members.sigma else ([batch] for batch in chunk)  # the network itself, to the last bit
+    tallies = [_Tally(batches, likelihood, refuse_non_finite=members.sigma == 0) for batches in runs]
     for group in engine.groups(members, *as_arguments(chunk[0][0])):
-        for tally, (inputs, labels) in zip(tallies, chunk, strict=True):
-            outputs = group(*as_arguments(inputs))
-            tally.add(outputs, labels)
-            tick(len(outputs) * len(labels))
+        for tally in tallies:
+            tally.add(tally.outputs(group, tick))
         del group  # as above
     rows, averages, counted = zip(*(tally.result() for tally in tallies), strict=True)
     return torch.cat(rows, dim=1), torch.cat(averages), torch.cat(counted)
 
 
-class _Tally:
-    """What the members said so far about one batch; in float64."""
+def _runs(chunk: list[Batch]) -> Iterator[list[Batch]]:
+    """Small batches with a label for each input, in a row: their outputs are read together, or calls cost the most."""
+    run, count = [chunk[0]], len(chunk[0][1])
+    for batch in chunk[1:]:
+        count += len(batch[1])
+        if count > TALLIED_ITEMS or not run[-1][1].ndim == batch[1].ndim == 1:
+            yield run
+            run, count = [], len(batch[1])
+        run.append(batch)
+    yield run
 
-    def __init__(self, likelihood: Likelihood, refuse_non_finite: bool) -> None:
-        self.likelihood, self.refuse_non_finite = likelihood, refuse_non_finite
+
+class _Tally:
+    """What the members said so far about a few batches; in float64."""
+
+    def __init__(self, batches: list[Batch], likelihood: Likelihood, refuse_non_finite: bool) -> None:
+        self.batches, self.likelihood, self.refuse_non_finite = batches, likelihood, refuse_non_finite
+        self.given = torch.cat([labels for _, labels in batches])
         self.rows: list[Tensor] = []
         self.total: Tensor | None = None
 
-    def add(self, outputs: Tensor, labels: Tensor) -> None:
-        """Outputs [group, ...] of some members."""
-        if not self.rows:
-            self.likelihood.check(outputs[0], labels)
-        for one in outputs:
-            predictions, self.labels = self.likelihood.items(self.likelihood.predict(one), labels)
+    def outputs(self, group: Group, tick: Tick) -> Tensor:
+        """Of some members, [group, ...]."""
+        found = []
+        for inputs, labels in self.batches:
+            found.append(group(*as_arguments(inputs)))
+            if not self.rows:
+                self.likelihood.check(found[-1][0], labels)
+            tick(len(found[-1]) * len(labels))
+        return found[0] if len(found) == 1 else torch.cat(found, dim=1)
+
+    def add(self, outputs: Tensor) -> None:
+        """Outputs [group, ...]: the items of several members in a row, as long as these are few numbers."""
+        for some in torch.split(outputs, max(1, TALLIED_NUMBERS // max(1, outputs[0].numel()))):
+            labels = self.given.repeat(len(some), *[1] * (self.given.ndim - 1))
+            predictions, labels = self.likelihood.items(self.likelihood.predict(some.flatten(0, 1)), labels)
             predictions = predictions.to(_widest(predictions.device))
             if self.refuse_non_finite:
                 _refuse_non_finite(predictions)
-            self.rows.append(self.likelihood.log_likelihoods(predictions, self.labels))
-            self.total = self.likelihood.accumulate(self.total, predictions)
+            count, rows = len(labels) // len(some), self.likelihood.log_likelihoods(predictions, labels)
+            self.labels = labels[:count]
+            self.rows.append(rows.reshape(len(some), count))
+            for one in predictions.reshape(len(some), count, *predictions.shape[1:]):
+                self.total = self.likelihood.accumulate(self.total, one)
 
     def result(self) -> tuple[Tensor, Tensor, Tensor]:
         """ln L_i(theta_j) [m, n], the averaged predictions [n, K] and the labels [n] of the items that count."""
         assert self.total is not None
-        return torch.stack(self.rows), self.likelihood.average(self.total, len(self.rows)), self.labels
+        rows = torch.cat(self.rows)
+        return rows, self.likelihood.average(self.total, len(rows)), self.labels
 
 
 def _refuse_non_finite(predictions: Tensor) -> None:

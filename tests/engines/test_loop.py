@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from peppermill.data import Batches, call, output_tensor
+from peppermill.engines import loop
+from peppermill.engines.choose import engine_of
 from peppermill.engines.kept import Kept
 from peppermill.engines.loop import Loop, averaged, member_predictions, refuse_training_mode, run_members
 from peppermill.engines.members import members_of
@@ -137,6 +139,39 @@ def test_batches_and_chunks_do_not_change_the_result(batch_size, kept_bytes, sig
     torch.testing.assert_close(parts.averaged, whole.averaged, rtol=1e-12, atol=1e-13)
     torch.testing.assert_close(parts.member_log_likelihoods, whole.member_log_likelihoods, rtol=1e-12, atol=1e-13)
     assert torch.equal(parts.labels, whole.labels)
+
+
+@pytest.mark.parametrize("engine", ["loop", "vmap"])
+@pytest.mark.parametrize("likelihood", [Categorical(ignored_label=2), Bernoulli(ignored_label=2), Gaussian()])
+@given(items=st.integers(1, 30), numbers=st.sampled_from([1, 50, 2**20]), batch_size=st.integers(1, 8))
+def test_outputs_that_are_read_together_are_read_as_one_by_one(engine, likelihood, items, numbers, batch_size):
+    model = networks.mlp(dtype=torch.float64, classes=1 if isinstance(likelihood, Bernoulli) else 2)
+    batches = Batches(networks.items(23, dtype=torch.float64), model, batch_size=batch_size)
+    given = (model, perturbation_of(model), 0.3, batches, likelihood, lambda items: None, engine_of(engine))
+    found = []
+    for limits in ((items, numbers), (1, 1)):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(loop, "TALLIED_ITEMS", limits[0])
+            patch.setattr(loop, "TALLIED_NUMBERS", limits[1])
+            found.append(vars(run_members(*given)))
+    torch.testing.assert_close(*found, rtol=1e-12, atol=1e-13)
+
+
+def test_the_network_itself_is_read_batch_by_batch_to_the_last_bit():
+    """In float32 a row of a softmax may have another last bit beside other rows."""
+    model, (inputs, labels) = networks.mlp(classes=2), networks.items(230)
+    labels = labels % 2
+    expected = torch.cat([model(part).log_softmax(dim=1) for part in inputs.split(3)]).detach().double()
+    assert torch.equal(run(model, (inputs, labels), 0.0, batch_size=3).averaged, expected)
+
+
+def test_batches_whose_labels_have_other_shapes_are_read_one_by_one():
+    """As a loader gives them that squeezes the last one."""
+    model, (inputs, labels) = networks.mlp(dtype=torch.float64, classes=1), networks.items(11, dtype=torch.float64)
+    parts = list(zip(inputs.split(4), (labels % 2).split(4), strict=True))
+    squeezed = [(x, y.unsqueeze(1)) for x, y in parts[:2]] + parts[2:]
+    found = [vars(run(model, batches, 0.1, Bernoulli())) for batches in (squeezed, parts)]
+    torch.testing.assert_close(*found, rtol=1e-12, atol=1e-13)
 
 
 @given(order=st.permutations(range(5)))
