@@ -8,10 +8,10 @@
 
 from __future__ import annotations
 
-import resource
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -122,7 +122,8 @@ def _print_peak(kind: str) -> None:
     perturbation = Perturbation(select(model, "kernels"), Noise(), 3)
     sigma = 0.01 if kind == "members" else 0.0
     run_members(model, perturbation, sigma, data, pm.Categorical(), lambda items: None)
-    print(1024.0 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+    peak = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+    print(1024.0 * float(peak.split()[1]))  # `getrusage` would also count what the parent held when it forked
 
 
 def section(found: dict[str, Any]) -> str:

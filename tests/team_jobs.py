@@ -346,7 +346,8 @@ def warned(what: str) -> None:
     else:
         first = {"all": 0, "last": 32}[what]
         inputs = torch.linspace(0, 1, 40)[:, None] - (torch.arange(40) < first)[:, None].float() * 2
-        pm.predict(nn.Identity().eval(), Batches((inputs, torch.ones(40, 1)), batch_size=8), likelihood="bernoulli")
+        data = Batches((inputs.repeat(1, 2), torch.ones(40, 2)), batch_size=8)
+        pm.predict(nn.Identity().eval(), data, likelihood="bernoulli")
 
 
 def first_alone() -> list[Any] | None:
