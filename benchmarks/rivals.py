@@ -130,7 +130,7 @@ def _each(predict: Callable[[Tensor], Any], batches: list[Tensor]) -> Job:
 
 
 def let_torchvision_import() -> None:
-    """Beside some builds of torch its compiled operators are absent, and it fails to import unless the names exist."""
-    if not hasattr(torch.ops.torchvision, "nms"):
+    """Beside torch without CUDA its compiled operators may be absent, and it fails to import unless the names exist."""
+    if torch.version.cuda is None and not hasattr(torch.ops.torchvision, "nms"):
         for operator in ("nms", "qnms"):
             torch.library.define(f"torchvision::{operator}", "(Tensor dets, Tensor scores, float threshold) -> Tensor")
