@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -136,7 +137,9 @@ class Own(Dataset[Any]):
 def workers(folder: str) -> dict[str, Any]:
     """One thread against one for each core, and processes against threads; all of them started before the clock."""
     paths = sorted(Path(folder).rglob("*.jpg"))
-    with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(cores()) as many, ProcessPoolExecutor(cores()) as processes:
+    fresh = get_context("spawn")  # a fork of torch's threads may wait for ever
+    started = ProcessPoolExecutor(cores(), fresh, torch.set_num_threads, (1,))  # as a DataLoader's workers
+    with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(cores()) as many, started as processes:
         single, threads, copies = (partial(read_all, paths, pool) for pool in (one, many, processes))
         return {
             "threads": median_ratio(single, threads, ROUNDS),
@@ -156,7 +159,7 @@ def prepared(path: Path) -> Tensor:
 
 
 def network() -> nn.Module:
-    """A small network of convolutions, too sure of itself, so that some noise is found."""
+    """A small network of convolutions: what a fit costs matters here, and not what it finds."""
     torch.manual_seed(0)
     layers = [nn.Conv2d(3, 16, 5, stride=4), nn.ReLU(), nn.Conv2d(16, 32, 3, stride=2), nn.ReLU()]
     last = nn.Linear(32, CLASSES)

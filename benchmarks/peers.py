@@ -169,13 +169,13 @@ def section(found: dict[str, Any]) -> str:
     versions = ", ".join(f"{name} {number}" for name, number in found["peers"].items()) or "No peer was installed"
     return "\n".join(
         [
-            "## Beside others",
+            f"## Beside others, on a {'GPU' if 'gpu' in found['provenance']['hardware'] else 'CPU'}",
             "",
             f"The demo network, m = {found['size']}: {found['items']:,} images in batches of {found['batch']}, and one "
             f"image at a time. Times as multiples of peppermill's own ({found['clock']}): **above 1 peppermill is "
             f"faster**, below 1 the other. Memory is the peak beyond a plain pass, in copies of the weights. Our "
             f"probabilities and the copies' differ by at most {found['largest_difference_from_copies']:.0e}. "
-            f"{versions}. `python -m benchmarks.peers`; {where(found)}.",
+            f"{versions}. `python -m benchmarks.{_command(found)}`; {where(found)}.",
             "",
             f"| what | batches of {found['batch']} | one image | memory |",
             "|---|---|---|---|",
@@ -185,6 +185,11 @@ def section(found: dict[str, Any]) -> str:
             "",
         ]
     )
+
+
+def _command(found: dict[str, Any]) -> str:
+    """As it was given, without the folder of the results."""
+    return str(found["provenance"]["command"]).replace(".py", "")
 
 
 def _row(name: str, title: str, found: dict[str, Any]) -> str:
