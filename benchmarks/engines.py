@@ -35,6 +35,7 @@ from peppermill.perturbation import Perturbation
 from peppermill.results import provenance
 
 SIZE, SIGMA = 10, 0.01
+MEASURED_SECONDS = 0.06  # of each rival in each round, unless one call takes longer
 
 #: Networks of the CPU set, and the shape of one item.
 ON_CPU: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
@@ -187,7 +188,7 @@ def against(
     jobs = [plain, *rivals.values()]
     for job in jobs:
         _seconds(job, 3)
-    repeats = [max(1, min(20, round(0.02 / _seconds(job, 1)))) for job in jobs]
+    repeats = [max(1, min(20, round(MEASURED_SECONDS / _seconds(job, 1)))) for job in jobs]
     times = [[0.0] * len(jobs) for _ in range(rounds)]
     for number, row in enumerate(times):
         for k in range(len(jobs)) if number % 2 else reversed(range(len(jobs))):
@@ -204,11 +205,13 @@ def _seconds(job: Callable[[], Any], repeats: int) -> float:
         job()
     _wait()
     clock = time.perf_counter if torch.cuda.is_available() or torch.get_num_threads() > 1 else time.process_time
-    start = clock()
+    times = []
     for _ in range(repeats):
+        start = clock()
         job()
         _wait()
-    return (clock() - start) / repeats
+        times.append(clock() - start)
+    return statistics.median(times)  # others on the machine make some of them longer
 
 
 def _wait() -> None:

@@ -205,16 +205,21 @@ class _Tally:
     def add(self, outputs: Tensor) -> None:
         """Outputs [group, ...]: the items of several members in a row, as long as these are few numbers."""
         for some in torch.split(outputs, max(1, TALLIED_NUMBERS // max(1, outputs[0].numel()))):
-            labels = self.given.repeat(len(some), *[1] * (self.given.ndim - 1))
-            predictions, labels = self.likelihood.items(self.likelihood.predict(some.flatten(0, 1)), labels)
-            predictions = predictions.to(_widest(predictions.device))
-            if self.refuse_non_finite:
-                _refuse_non_finite(predictions)
+            predictions, labels = self._items(some)
             count, rows = len(labels) // len(some), self.likelihood.log_likelihoods(predictions, labels)
             self.labels = labels[:count]
             self.rows.append(rows.reshape(len(some), count))
             for one in predictions.reshape(len(some), count, *predictions.shape[1:]):
                 self.total = self.likelihood.accumulate(self.total, one)
+
+    def _items(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Predictions and labels of the items that count, one member's behind the other's."""
+        labels = self.given.repeat(len(outputs), *[1] * (self.given.ndim - 1))
+        predictions, labels = self.likelihood.items(self.likelihood.predict(outputs.flatten(0, 1)), labels)
+        predictions = predictions.to(_widest(predictions.device))
+        if self.refuse_non_finite:
+            _refuse_non_finite(predictions)
+        return predictions, labels
 
     def result(self) -> tuple[Tensor, Tensor, Tensor]:
         """ln L_i(theta_j) [m, n], the averaged predictions [n, K] and the labels [n] of the items that count."""
