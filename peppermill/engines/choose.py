@@ -30,8 +30,9 @@ from peppermill.engines.vmap import Vmap
 TOGETHER_BYTES = {"cpu": 5 * 2**20, "cuda": 2**26}
 #: On a CPU, beyond that too where the first product, of which antithetic pairs save 40 %, is so much of the whole.
 SAVING_SHARE, SAVING_BYTES = 0.5, 2**26
-#: On a CPU, multiplications in convolutions from which on these cost more than the calls that lead to them.
-CONVOLVED = 10_000_000
+#: On a CPU, multiplications in convolutions from which on these cost more than the calls that lead to them: with one
+#: thread, and what each further one adds.
+CONVOLVED, CONVOLVED_BY_THREAD = 10_000_000, 2_000_000
 GRAPH_BYTES = 2**29
 
 
@@ -87,7 +88,7 @@ class Auto:
         together = members.count * look.bytes
         if device == "cuda" and keep and together <= GRAPH_BYTES:
             return "graphs"
-        if device == "cpu" and look.convolved >= CONVOLVED:
+        if device == "cpu" and look.convolved >= CONVOLVED + CONVOLVED_BY_THREAD * (torch.get_num_threads() - 1):
             return "joined"
         pairs = members.perturbation.noise.antithetic and self.precision is None
         saves = device == "cpu" and pairs and look.first_share >= SAVING_SHARE and together <= SAVING_BYTES

@@ -513,6 +513,19 @@ def test_a_network_that_is_mostly_its_first_layer_runs_together_beyond_that(mlp,
     assert auto.report == engine
 
 
+@pytest.mark.parametrize(
+    ("items", "threads", "engine"),
+    [(7, 1, "vmap"), (8, 1, "joined"), (8, 2, "vmap"), (9, 2, "vmap"), (10, 2, "joined"), (10, 3, "vmap")],
+)
+def test_from_many_multiplications_in_convolutions_on_members_run_one_by_one(monkeypatch, items, threads, engine):
+    """64 * 64 * 9 * 36 = 1,327,104 for an item: 10 million from the eighth on, 12 million from the tenth on."""
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    layers = [nn.Conv2d(64, 64, 3), nn.BatchNorm2d(64), nn.ReLU(), nn.Flatten(), nn.Linear(64 * 36, 2)]
+    auto, model = Auto(), nn.Sequential(*layers).eval()
+    outputs_of(auto, model, perturbation_of(model), 0.01, torch.zeros(items, 64, 8, 8))
+    assert auto.report == engine
+
+
 def test_with_gradients_every_engine_is_the_loop(mlp, data):
     for name in ENGINES:
         engine = ENGINES[name]()
