@@ -11,7 +11,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,7 +19,7 @@ from torch import Tensor, nn
 import peppermill as pm
 import peppermill.demo
 from benchmarks.networks import resnet20
-from benchmarks.timing import median_ratio, where, write_result
+from benchmarks.timing import median_ratio, peak_bytes, where, write_result
 from peppermill import fitting
 from peppermill.data import Batches
 from peppermill.engines.choose import engine_of
@@ -122,8 +121,7 @@ def _print_peak(kind: str) -> None:
     perturbation = Perturbation(select(model, "kernels"), Noise(), 3)
     sigma = 0.01 if kind == "members" else 0.0
     run_members(model, perturbation, sigma, data, pm.Categorical(), lambda items: None)
-    peak = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
-    print(1024.0 * float(peak.split()[1]))  # `getrusage` would also count what the parent held when it forked
+    print(peak_bytes())
 
 
 def section(found: dict[str, Any]) -> str:

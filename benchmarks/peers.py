@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import resource
 import subprocess
 import sys
 from functools import partial
@@ -25,7 +24,7 @@ from torch import Tensor, nn
 import peppermill as pm
 import peppermill.demo
 from benchmarks.rivals import LAPLACE_ITEMS, SIZE, Job, Rivals, versions_of_peers
-from benchmarks.timing import clock_name, in_turns, ratio, where, write_result
+from benchmarks.timing import clock_name, in_turns, peak_bytes, ratio, where, write_result
 
 ITEMS, BATCH = 2000, 250  # of the embedded test images
 TUNING_ITEMS, AUTHORS_ROUNDS = 1000, 20  # values of sigma that the authors' procedure looks at
@@ -43,10 +42,10 @@ def main() -> None:
     if asked.peak:
         print(_peak_here(asked.peak, asked.device))
         return
-    memory = peak_memory(asked.device)  # first: a process begins with the peak of its parent
+    found = measure(asked.device, asked.items, asked.rounds)
     write_result(
         asked.name or f"peers-{asked.device.partition(':')[0]}",
-        {**measure(asked.device, asked.items, asked.rounds), "memory": memory, "peers": versions_of_peers()},
+        {**found, "memory": peak_memory(asked.device), "peers": versions_of_peers()},
     )
 
 
@@ -148,7 +147,7 @@ def _peak_here(way: str, device: str) -> float:
     rivals = Rivals(_large_network().to(device), inputs, labels)
     rivals.ways()[way]([inputs])()
     if device == "cpu":
-        return 1024.0 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak_bytes()
     return float(torch.cuda.max_memory_allocated())
 
 
@@ -167,6 +166,7 @@ NAMES = {
 
 def section(found: dict[str, Any]) -> str:
     versions = ", ".join(f"{name} {number}" for name, number in found["peers"].items()) or "No peer was installed"
+    command = found["provenance"]["command"].replace(".py", "")
     return "\n".join(
         [
             f"## Beside others, on a {'GPU' if 'gpu' in found['provenance']['hardware'] else 'CPU'}",
@@ -175,7 +175,7 @@ def section(found: dict[str, Any]) -> str:
             f"image at a time. Times as multiples of peppermill's own ({found['clock']}): **above 1 peppermill is "
             f"faster**, below 1 the other. Memory is the peak beyond a plain pass, in copies of the weights. Our "
             f"probabilities and the copies' differ by at most {found['largest_difference_from_copies']:.0e}. "
-            f"{versions}. `python -m benchmarks.{_command(found)}`; {where(found)}.",
+            f"{versions}. `python -m benchmarks.{command}`; {where(found)}.",
             "",
             f"| what | batches of {found['batch']} | one image | memory |",
             "|---|---|---|---|",
@@ -185,11 +185,6 @@ def section(found: dict[str, Any]) -> str:
             "",
         ]
     )
-
-
-def _command(found: dict[str, Any]) -> str:
-    """As it was given, without the folder of the results."""
-    return str(found["provenance"]["command"]).replace(".py", "")
 
 
 def _row(name: str, title: str, found: dict[str, Any]) -> str:

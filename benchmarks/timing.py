@@ -62,6 +62,12 @@ def ratio(first: Sequence[float], second: Sequence[float]) -> dict[str, float]:
     return {"ratio": statistics.median(ratios), "ratio_lowest": ratios[0], "ratio_highest": ratios[-1]}
 
 
+def peak_bytes() -> float:
+    """The peak memory of this process, on Linux; `getrusage` would also count what its parent held when it forked."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024.0 * float(next(line for line in lines if line.startswith("VmHWM")).split()[1])
+
+
 def write_result(name: str, content: Mapping[str, Any], seed: int = 0) -> None:
     """results/bench/NAME.json, with versions, hardware, seed, commit and command."""
     text = json.dumps({**content, "provenance": provenance(seed)}, indent=1, allow_nan=False)

@@ -161,8 +161,7 @@ def _run_chunk(
     engine: Engine, members: Members, chunk: list[Batch], likelihood: Likelihood, tick: Tick
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Members outside, data inside: ln L_i [m, n], averaged predictions [n, K] and labels [n] of one chunk."""
-    runs = _runs(chunk) if members.sigma else ([batch] for batch in chunk)  # the network itself, to the last bit
-    tallies = [_Tally(batches, likelihood, refuse_non_finite=members.sigma == 0) for batches in runs]
+    tallies = [_Tally(batches, likelihood, refuse_non_finite=members.sigma == 0) for batches in _runs(chunk)]
     for group in engine.groups(members, *as_arguments(chunk[0][0])):
         for tally in tallies:
             tally.add(tally.outputs(group, tick))
