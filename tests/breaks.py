@@ -52,6 +52,8 @@ BREAKS = [
     ("temperature before averaging", "ensemble.py", "averaged(self.likelihood, self.member_predictions(*args, **kwargs))", "averaged(self.likelihood, temper(self.member_predictions(*args, **kwargs), self.temperature))", "test_ensemble.py"),
     ("last member dropped", "engines/members.py", "return self.size if", "return self.size - 1 if", "engines"),
     ("weights kept that changed", "engines/state.py", "list(addresses), list(versions)", "list(addresses), []", "engines"),
+    ("labels that go to other members' items", "engines/loop.py", "self.given.repeat(len(outputs), *[1] * (self.given.ndim - 1))", "self.given.repeat_interleave(len(outputs), dim=0)", "engines"),
+    ("threads left out of the rule", "engines/choose.py", "CONVOLVED_BY_THREAD * (torch.get_num_threads() - 1)", "0", "engines"),
     ("members of another thread's sigma", "engines/kept.py", "        with self._lock:  # or another thread's sigma would come between the stack and its views\n", "        if True:\n", "engines"),
     ("the network looked at before its graph runs", "engines/choose.py", "if keep and not graphed else None", "if keep else None", "engines"),
     ("modules shared between threads", "engines/borrowed.py", "return lowered(Shell(model) if in_shell else _one_at_a_time(model)", "return lowered(lambda *given: functional_call(model, *given)", "engines"),
