@@ -13,6 +13,7 @@ from scipy import stats
 
 import peppermill.demo
 from benchmarks.timing import where, write_result
+from peppermill.calibrators.temperature import best_temperature
 from peppermill.data import Batches
 from peppermill.engines.loop import MemberPass, run_members
 from peppermill.likelihood import Categorical, temper
@@ -20,7 +21,6 @@ from peppermill.metrics import nll
 from peppermill.noise import Noise
 from peppermill.parameters import select
 from peppermill.perturbation import Perturbation
-from peppermill.tempering import best_temperature
 
 SEEDS = range(10)
 GRID = (0.004, 0.008, 0.012, 0.018, 0.024, 0.030)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from benchmarks.catalog import BENCHMARKS
 from benchmarks.timing import RESULTS
-from peppermill.files import write_atomically
+from peppermill.plumbing.files import write_atomically
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "benchmarks.md"
 

@@ -26,13 +26,13 @@ from benchmarks.timing import RESULTS, where
 from peppermill.engines.choose import engine_of
 from peppermill.engines.loop import averaged, member_predictions
 from peppermill.engines.members import members_of
-from peppermill.files import write_atomically
 from peppermill.likelihood import Categorical
 from peppermill.noise import Noise
 from peppermill.paper.networks import initialize, mnist_mlp
 from peppermill.parameters import select
 from peppermill.perturbation import Perturbation
-from peppermill.results import provenance
+from peppermill.plumbing.files import write_atomically
+from peppermill.report.run import provenance
 
 SIZE, SIGMA, MLP_BATCHES = 10, 0.01, 32
 MEASURED_SECONDS = 0.06  # of each rival in each round, unless one call takes longer

@@ -15,7 +15,7 @@ from torch import Tensor
 import peppermill as pm
 import peppermill.demo
 from benchmarks.timing import where, write_result
-from peppermill.curvature.effects import Carried, carried_by
+from peppermill.curvature.prediction import Carried, carried_by
 
 SEED, MISLABELLED = 0, 0.01
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import peppermill as pm
 import peppermill.demo
 from benchmarks.timing import where, write_result
-from peppermill.curvature.effects import compare_effects
+from peppermill.curvature.prediction import compare_effects
 
 STEPS = (0.0001, 0.0003, 0.001, 0.003)
 ITEMS, PROBES, MEMBERS = 500, 32, 64

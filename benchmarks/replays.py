@@ -28,8 +28,8 @@ from benchmarks.tuning import TITLES, Case
 from peppermill.data import Batches
 from peppermill.engines.loop import MemberPass
 from peppermill.likelihood import Categorical, ensemble_log_likelihoods
-from peppermill.quick import tune_quickly
-from peppermill.sample import Sample, sample_of
+from peppermill.tuning.subsample import Sample, sample_of
+from peppermill.tuning.two_stage import tune_quickly
 from peppermill.types import PepWarning
 
 GRID = np.geomspace(0.1, 4.0, 16)  # in units of sigma*

@@ -19,7 +19,7 @@ from peppermill.fingerprint import fingerprint
 from peppermill.noise import Noise
 from peppermill.parameters import select
 from peppermill.recipe import Recipe
-from peppermill.tuning import Evaluation, SigmaSearch
+from peppermill.tuning.golden import Evaluation, SigmaSearch
 
 SIZE, SIGMA = 10, 0.02  # the paper's m at test; time does not depend on sigma
 LAPLACE_ITEMS = 40  # on which laplace-torch is fitted: they change the time of fitting, not that of predicting

@@ -15,12 +15,12 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks.timing import RESULTS, where
-from peppermill.files import write_atomically
 from peppermill.paper import table2
 from peppermill.paper.machine import Machine
 from peppermill.paper.rows import SEEDS
 from peppermill.paper.work import Settings
-from peppermill.results import provenance
+from peppermill.plumbing.files import write_atomically
+from peppermill.report.run import provenance
 
 STAGES = ("training", "training with dropout", "training SWA")
 

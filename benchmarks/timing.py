@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from peppermill.files import write_atomically
-from peppermill.results import provenance
+from peppermill.plumbing.files import write_atomically
+from peppermill.report.run import provenance
 
 RESULTS = Path(__file__).resolve().parent.parent / "results" / "bench"
 

@@ -20,7 +20,7 @@ from peppermill.paper.rows import EPOCHS, ROWS, SEEDS, row_data
 from peppermill.paper.stacked import unstack
 from peppermill.paper.trainer import Schedule
 from peppermill.paper.training import train_together
-from peppermill.sources.datasets import VARIABLE, data
+from peppermill.sources.small_images import VARIABLE, data
 
 FOLDER = Path(__file__).resolve().parent.parent / ".local" / "trained"
 IMAGES = {"mnist-mlp": 50_000, "mnist-cnn": 12_000, "fashion-mnist": 12_000, "cifar10": 20_000, "cifar100": 20_000}

@@ -19,11 +19,11 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.timing import where
-from peppermill.files import write_atomically
 from peppermill.paper import networks
 from peppermill.paper.machine import Machine, precision, synchronize
 from peppermill.paper.trainer import ADAM_EPSILON, BATCH, Schedule, Trainer
-from peppermill.results import provenance
+from peppermill.plumbing.files import write_atomically
+from peppermill.report.run import provenance
 
 SHAPES = {"mnist_mlp": (1, 28, 28), "mnist_cnn": (1, 28, 28), "cifar_cnn": (3, 32, 32)}
 

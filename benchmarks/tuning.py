@@ -27,10 +27,10 @@ from peppermill.likelihood import Categorical
 from peppermill.noise import Noise
 from peppermill.parameters import select
 from peppermill.perturbation import Perturbation
-from peppermill.quick import tune_quickly
-from peppermill.sample import Sample, sample_of
-from peppermill.search import Paid, golden_section, grow_bracket
-from peppermill.tuning import START, Evaluation, Evaluations, SigmaSearch
+from peppermill.tuning.golden import START, Evaluation, Evaluations, SigmaSearch
+from peppermill.tuning.search import Paid, golden_section, grow_bracket
+from peppermill.tuning.subsample import Sample, sample_of
+from peppermill.tuning.two_stage import tune_quickly
 
 SIZE, BATCH = 10, 250
 GRID = np.geomspace(0.2, 2.0, 13)  # in units of sigma*

@@ -4,28 +4,28 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from peppermill import metrics
-from peppermill.baselines.deep_ensemble import DeepEnsemble
-from peppermill.baselines.mc_dropout import McDropout
-from peppermill.baselines.single import SingleNetwork
-from peppermill.baselines.swa import WeightAverage
-from peppermill.baselines.temperature import Tempered, fit_temperature
 from peppermill.curvature.analysis import LocalAnalysis, local_analysis
-from peppermill.effects import Effect, Effects, helped_and_hurt
+from peppermill.datasets.splitting import split_off
 from peppermill.ensemble import PepEnsemble, load
-from peppermill.evaluation import Comparison, Scores, compare, compare_all, evaluate
+from peppermill.evaluation.comparison import Comparison, Scores, compare, compare_all, evaluate
+from peppermill.evaluation.item_effects import Effect, Effects, helped_and_hurt
+from peppermill.evaluation.member_count import SizeCurve, size_curve
+from peppermill.evaluation.overfitting import OverfittingProbe, probe_overfitting
+from peppermill.evaluation.sweep import Sweep, sweep_sigma
 from peppermill.fitting import fit
 from peppermill.likelihood import Bernoulli, Categorical, Gaussian
-from peppermill.overfitting import OverfittingProbe, probe_overfitting
 from peppermill.predictions import Predictions, predict
+from peppermill.predictors.deep_ensemble import DeepEnsemble
+from peppermill.predictors.mc_dropout import McDropout
+from peppermill.predictors.single_network import SingleNetwork
+from peppermill.predictors.temperature_scaling import Tempered, fit_temperature
+from peppermill.predictors.weight_average import WeightAverage
 from peppermill.processes.group import alone
 from peppermill.processes.messages import ProcessError
-from peppermill.record import record_run, sweep_around
-from peppermill.report import plots
+from peppermill.report import figures as plots
 from peppermill.report.page import write_report
-from peppermill.results import Run, read_run, write_run
-from peppermill.sizes import SizeCurve, size_curve
-from peppermill.splitting import split_off
-from peppermill.sweep import Sweep, sweep_sigma
+from peppermill.report.record import record_run, sweep_around
+from peppermill.report.run import Run, read_run, write_run
 from peppermill.types import Likelihood, PepWarning, Predictor
 
 if TYPE_CHECKING:

@@ -16,13 +16,13 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
+from peppermill.datasets.disk_cache import Spilled, is_worth_spilling
 from peppermill.foreign import plain_call
-from peppermill.nests import bytes_of
-from peppermill.nests import digest_of as digest_of
-from peppermill.nests import map_tensors as map_tensors
-from peppermill.placement import device_of, dtype_of
+from peppermill.plumbing.devices import device_of, dtype_of
+from peppermill.plumbing.nested import bytes_of
+from peppermill.plumbing.nested import digest_of as digest_of
+from peppermill.plumbing.nested import map_tensors as map_tensors
 from peppermill.processes.group import grouped
-from peppermill.spilled import Spilled, is_worth_spilling
 from peppermill.types import Batch, Data, Inputs
 
 KEPT_BYTES = 2**30  # inputs beyond this are not held at once

@@ -11,22 +11,22 @@ from torch import Tensor, nn
 
 from peppermill import parameters as selection
 from peppermill.data import Batches
-from peppermill.deployment.export import export_ensemble
 from peppermill.engines.borrowed import exclusive
 from peppermill.engines.choose import engine_of
 from peppermill.engines.engine import Engine
 from peppermill.engines.loop import MemberPass, averaged, member_predictions
 from peppermill.engines.members import Members
 from peppermill.engines.parts import agree_on, run_all
+from peppermill.export.verify import export_ensemble
 from peppermill.fingerprint import difference, fingerprint
 from peppermill.foreign import in_training_mode
 from peppermill.likelihood import ensemble_log_likelihoods, temper
 from peppermill.perturbation import Perturbation
+from peppermill.plumbing.progress import progress
 from peppermill.predictions import Predictions, predict
 from peppermill.processes.together import together
-from peppermill.progress import progress
 from peppermill.recipe import Recipe, read_fingerprint, read_recipe, write_recipe
-from peppermill.tuning import SigmaSearch
+from peppermill.tuning.golden import SigmaSearch
 from peppermill.types import Data, Inputs, Likelihood
 
 

@@ -18,12 +18,12 @@ from peppermill.noise import Noise
 from peppermill.parameters import Selection
 from peppermill.parts import part_of
 from peppermill.perturbation import Perturbation, mention_half_precision
+from peppermill.plumbing.progress import progress
 from peppermill.processes.together import together
-from peppermill.progress import progress
-from peppermill.quick import search_named, tune_quickly
 from peppermill.recipe import Recipe
-from peppermill.sample import Sample, sample_of
-from peppermill.tuning import tune_sigma
+from peppermill.tuning.golden import tune_sigma
+from peppermill.tuning.subsample import Sample, sample_of
+from peppermill.tuning.two_stage import search_named, tune_quickly
 from peppermill.types import Data, Likelihood
 
 

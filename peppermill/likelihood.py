@@ -13,8 +13,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from peppermill.advice import advise
 from peppermill.output_checks import check_integers, refuse_probabilities
+from peppermill.plumbing.warnings import warn_user
 from peppermill.types import Likelihood
 
 ENOUGH_TO_TELL = 10  # outputs: so many logits hardly lie in 0..1 by chance
@@ -126,7 +126,7 @@ class Bernoulli:
                 f'{self.ignored_label}, which is ignored). For one of several classes use `likelihood="categorical"`.'
             )
         if outputs.numel() >= ENOUGH_TO_TELL and bool(((outputs >= 0) & (outputs <= 1)).all()):
-            advise(
+            warn_user(
                 "every output of the network lies in 0..1: if these are probabilities, remove the last sigmoid; the "
                 "Bernoulli likelihood expects logits."
             )

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import torch
 
-from peppermill.advice import advise
 from peppermill.noise import Noise
+from peppermill.plumbing.warnings import warn_user
 from peppermill.types import Params
 
 
@@ -67,7 +67,7 @@ def mention_half_precision(perturbation: Perturbation) -> None:
     """Warn the caller's caller where noise is rounded after it was added."""
     half = sorted({str(v.dtype) for v in perturbation.center.values() if v.dtype in (torch.float16, torch.bfloat16)})
     if half:
-        advise(
+        warn_user(
             f"the weights are {', '.join(half)}, in which neighbouring numbers lie far apart: noise is drawn and "
             "added in float32 and then rounded, so a small sigma acts unevenly. For exact noise fit in float32 "
             "(`model.float()`)."

@@ -13,9 +13,9 @@ from peppermill.engines.loop import refuse_training_mode
 from peppermill.engines.parts import agree_on, no_items
 from peppermill.likelihood import likelihood_named
 from peppermill.parts import part_of
+from peppermill.plumbing.progress import progress
 from peppermill.processes.results import gather
 from peppermill.processes.together import together
-from peppermill.progress import progress
 from peppermill.types import Data, Inputs, Likelihood
 
 

@@ -15,12 +15,12 @@ import torch
 from torch import nn
 
 from peppermill import parameters
-from peppermill.files import read_json, write_atomically
+from peppermill.datasets.splitting import Split
 from peppermill.fingerprint import Fingerprint
 from peppermill.likelihood import likelihood_named
 from peppermill.noise import Noise
-from peppermill.splitting import Split
-from peppermill.tuning import Evaluation, SigmaSearch
+from peppermill.plumbing.files import read_json, write_atomically
+from peppermill.tuning.golden import Evaluation, SigmaSearch
 from peppermill.types import Likelihood
 
 KIND = "peppermill ensemble"

@@ -12,9 +12,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from peppermill.files import write_atomically
+from peppermill.plumbing.files import write_atomically
+from peppermill.report.run import read_run
 from peppermill.report.table import markdown
-from peppermill.results import read_run
 
 ROOT = Path(__file__).resolve().parent.parent
 MARKS = ("<!-- demo table -->", "<!-- end of demo table -->")

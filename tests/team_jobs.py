@@ -24,12 +24,12 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import peppermill as pm
-from peppermill import progress
 from peppermill.data import Batches
 from peppermill.parts import part_of
+from peppermill.plumbing import progress
 from peppermill.processes.group import rank
 from peppermill.processes.results import total
-from peppermill.results import plain
+from peppermill.report.run import plain
 from peppermill.sources.items import Items
 
 ITEMS = 83

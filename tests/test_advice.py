@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import peppermill as pm
-from peppermill.advice import advise
+from peppermill.plumbing.warnings import warn_user
 
 
 def test_a_warning_is_on_the_line_of_the_user_however_deep_it_arises():
@@ -23,5 +23,5 @@ def test_a_warning_is_on_the_line_of_the_user_however_deep_it_arises():
 def test_advice_is_a_pep_warning_that_can_be_silenced():
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("ignore", pm.PepWarning)
-        advise("nothing to see")
+        warn_user("nothing to see")
     assert found == []

@@ -135,7 +135,7 @@ def test_sources_demo_and_cli_are_used_where_they_belong():
 
 
 def test_baselines_do_not_know_each_other():
-    wrong = [(a, b) for a, b in EDGES if part(a) == part(b) == "baselines" and a != "peppermill.baselines"]
+    wrong = [(a, b) for a, b in EDGES if part(a) == part(b) == "baselines" and a != "peppermill.predictors"]
     assert wrong == []
 
 

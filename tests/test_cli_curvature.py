@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 import peppermill as pm
 from peppermill.cli.app import app
-from peppermill.curvature.effects import EffectPoint
+from peppermill.curvature.prediction import EffectPoint
 from peppermill.report import curvature_plots
 
 MODULE = """

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from peppermill.data import Batches, as_arguments, call, map_tensors, output_tensor
 from peppermill.exchange import leaves
-from peppermill.placement import device_of, dtype_of
+from peppermill.plumbing.devices import device_of, dtype_of
 
 X, Y = networks.items(23)
 
@@ -22,7 +22,7 @@ def no_reserve(tmp_path, monkeypatch):
     """An empty folder for large files, on a disk that may be filled."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr("peppermill.spilled.SPARE", 0.0)
+    monkeypatch.setattr("peppermill.datasets.disk_cache.SPARE", 0.0)
     return tmp_path
 
 
@@ -200,7 +200,7 @@ def test_what_does_not_fit_and_is_not_kept_on_disk_is_read_in_each_pass(no_reser
     reads = []
     items = DataLoader(Items(lambda k, x: reads.append(k) or x), batch_size=4)
     if why == "a full disk":
-        monkeypatch.setattr("peppermill.spilled.SPARE", 2.0)
+        monkeypatch.setattr("peppermill.datasets.disk_cache.SPARE", 2.0)
     elif why == "no folder":
         monkeypatch.setattr("tempfile.tempdir", str(no_reserve / "nowhere"))
     elif why == "already in memory":

@@ -8,11 +8,11 @@ import torch
 from torch import nn
 
 import peppermill as pm
-from peppermill.effects import effects_of
 from peppermill.engines.loop import MemberPass
-from peppermill.images import thumbnail
+from peppermill.evaluation.item_effects import effects_of
 from peppermill.likelihood import Categorical, Gaussian
 from peppermill.predictions import Predictions
+from peppermill.report.thumbnail import thumbnail
 
 # Four items of three classes: probabilities of the network, and of two members.
 NETWORK = [[0.7, 0.2, 0.1], [0.6, 0.3, 0.1], [0.1, 0.1, 0.8], [0.5, 0.4, 0.1]]

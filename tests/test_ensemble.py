@@ -21,7 +21,7 @@ from peppermill import parameters
 from peppermill.fingerprint import fingerprint
 from peppermill.noise import Noise
 from peppermill.recipe import Recipe
-from peppermill.tuning import Evaluation, SigmaSearch
+from peppermill.tuning.golden import Evaluation, SigmaSearch
 
 
 def ensemble(model, sigma=0.3, size=4, rule="kernels", likelihood=None, temperature=1.0, **noise):

@@ -10,8 +10,10 @@ from sklearn.metrics import log_loss
 from torch import nn
 
 import peppermill as pm
-from peppermill import evaluation, metrics, scoring
-from peppermill.evaluation import holm
+from peppermill import metrics
+from peppermill.evaluation import bootstrap as scoring
+from peppermill.evaluation import comparison as evaluation
+from peppermill.evaluation.comparison import holm
 
 SCORES = ("nll", "brier", "ece", "error")
 

@@ -6,7 +6,7 @@ import stat
 
 import pytest
 
-from peppermill.files import read_json, refuse_unwritable, write_atomically
+from peppermill.plumbing.files import read_json, refuse_unwritable, write_atomically
 
 
 @pytest.mark.parametrize(("content", "expected"), [("σ = 1\n", "σ = 1\n".encode()), (b"\x00\xff", b"\x00\xff")])

@@ -8,7 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
-from peppermill.images import SIDE, png, thumbnail
+from peppermill.report.thumbnail import SIDE, png, thumbnail
 
 
 def read(text):

@@ -15,10 +15,11 @@ from torch import nn
 from typer.testing import CliRunner
 
 import peppermill as pm
-from peppermill.checkpoints import read_checkpoint
 from peppermill.cli.app import app
-from peppermill.overfitting import NAMES, ProbedCheckpoint, correlations, rank_correlation
-from peppermill.report import curvature_plots, plots
+from peppermill.evaluation.overfitting import NAMES, ProbedCheckpoint, correlations, rank_correlation
+from peppermill.report import curvature_plots
+from peppermill.report import figures as plots
+from peppermill.sources.weight_files import read_checkpoint
 
 MODULE = """
 import torch

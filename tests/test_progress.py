@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from peppermill import progress as module
-from peppermill.progress import _Line, progress
+from peppermill.plumbing import progress as module
+from peppermill.plumbing.progress import _Line, progress
 
 
 class Terminal(io.StringIO):

@@ -14,15 +14,15 @@ from scipy.interpolate import PchipInterpolator
 from torch import nn
 
 import peppermill as pm
+from peppermill.calibrators.temperature import best_temperature
 from peppermill.data import Batches
 from peppermill.engines.loop import MemberPass, run_members
 from peppermill.noise import Noise
 from peppermill.parameters import select
 from peppermill.perturbation import Perturbation
-from peppermill.quick import tune_quickly
-from peppermill.sample import Sample
-from peppermill.tempering import best_temperature
-from peppermill.tuning import Evaluations
+from peppermill.tuning.golden import Evaluations
+from peppermill.tuning.subsample import Sample
+from peppermill.tuning.two_stage import tune_quickly
 
 
 def quietly(action, *args, **options):

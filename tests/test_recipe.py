@@ -13,11 +13,11 @@ from torch import nn
 
 import peppermill as pm
 from peppermill import parameters
+from peppermill.datasets.splitting import Split
 from peppermill.fingerprint import fingerprint
 from peppermill.noise import Noise
 from peppermill.recipe import Recipe, read_recipe, write_recipe
-from peppermill.splitting import Split
-from peppermill.tuning import Evaluation, SigmaSearch
+from peppermill.tuning.golden import Evaluation, SigmaSearch
 
 MODEL = networks.cnn()
 

@@ -9,7 +9,7 @@ from torch import nn
 
 import peppermill as pm
 from peppermill.fingerprint import fingerprint
-from peppermill.record import GRID, fitted, forward_passes
+from peppermill.report.record import GRID, fitted, forward_passes
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import torch
 from peppermill.data import Batches
 from peppermill.engines.loop import MemberPass
 from peppermill.likelihood import Bernoulli, Categorical, Gaussian
-from peppermill.sample import sample_of
+from peppermill.tuning.subsample import sample_of
 
 
 def quiet(items):

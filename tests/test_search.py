@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 
-from peppermill.search import GOLDEN, Paid, Search, climb, count_peaks, golden_section, grow_bracket
+from peppermill.tuning.search import GOLDEN, Paid, Search, climb, count_peaks, golden_section, grow_bracket
 
 
 def parabola(peak):

@@ -11,13 +11,13 @@ from torch import nn
 
 import peppermill as pm
 from peppermill.ensemble import PepEnsemble
-from peppermill.evaluation import Estimate
+from peppermill.evaluation.comparison import Estimate
+from peppermill.evaluation.member_count import size_curve_of
 from peppermill.fingerprint import fingerprint
 from peppermill.noise import Noise
 from peppermill.parameters import select
 from peppermill.recipe import Recipe
-from peppermill.sizes import size_curve_of
-from peppermill.tuning import Evaluation, SigmaSearch
+from peppermill.tuning.golden import Evaluation, SigmaSearch
 
 
 @pytest.fixture(scope="module")

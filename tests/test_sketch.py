@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from peppermill.sketch import Sketch
+from peppermill.tuning.gain_curve import Sketch
 
 SIGMAS = tuple(0.1 * 1.27**step for step in range(-6, 9))
 

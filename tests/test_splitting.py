@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import peppermill as pm
 from peppermill.data import Batches
-from peppermill.splitting import LONGEST_NAME, Split, split_of, take
+from peppermill.datasets.splitting import LONGEST_NAME, Split, split_of, take
 
 X, Y = networks.items(23)
 

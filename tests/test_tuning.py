@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq, minimize_scalar
 
 import peppermill as pm
+from peppermill.calibrators.temperature import best_temperature
 from peppermill.data import Batches
 from peppermill.engines.loop import MemberPass, run_members
 from peppermill.likelihood import Categorical
 from peppermill.noise import Noise
 from peppermill.parameters import select
 from peppermill.perturbation import Perturbation
-from peppermill.search import GOLDEN
-from peppermill.tempering import best_temperature
-from peppermill.tuning import tune_sigma
+from peppermill.tuning.golden import tune_sigma
+from peppermill.tuning.search import GOLDEN
 
 
 def quietly(action, *args, **options):

@@ -15,11 +15,11 @@ from peppermill.cli import (
     export,
     fit,
     info,
+    member_count,
+    overfitting,
     paper,
     predict,
-    probe,
     report,
-    size,
     sweep,
 )
 from peppermill.recipe import versions
@@ -45,8 +45,8 @@ for name, module in {
     "export": export,
     "sweep": sweep,
     "curvature": curvature,
-    "probe": probe,
-    "size": size,
+    "probe": overfitting,
+    "size": member_count,
     "report": report,
     "info": info,
 }.items():

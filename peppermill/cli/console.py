@@ -16,7 +16,7 @@ from rich.markup import escape
 from rich.table import Table
 from typer.core import TyperGroup
 
-from peppermill.cli.processes import Ended, heeding_launcher, in_processes, quiet_but_the_first, speaks
+from peppermill.cli.torchrun import Ended, heeding_launcher, in_processes, quiet_but_the_first, speaks
 from peppermill.processes.messages import ProcessError
 from peppermill.report import table
 from peppermill.types import PepWarning

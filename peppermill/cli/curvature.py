@@ -8,15 +8,16 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from peppermill.cli import items, options
+from peppermill.cli import options
+from peppermill.cli import which_items as items
 from peppermill.cli.console import out as console
 from peppermill.cli.console import say
 from peppermill.cli.outputs import refuse_outputs, write_outputs
 from peppermill.curvature.analysis import LocalAnalysis, local_analysis
-from peppermill.curvature.effects import Carried, EffectPoint, carried_by, compare_effects
+from peppermill.curvature.prediction import Carried, EffectPoint, carried_by, compare_effects
 from peppermill.predictions import predict
 from peppermill.report import curvature_plots
-from peppermill.results import Run, provenance
+from peppermill.report.run import Run, provenance
 
 EXAMPLES = (
     "peppermill curvature python:my_models:resnet npz:validation.npz --weights resnet.safetensors --probes 32 "

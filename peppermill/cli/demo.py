@@ -9,14 +9,14 @@ from typing import Annotated
 import typer
 
 import peppermill.demo
-from peppermill.baselines.temperature import fit_temperature
 from peppermill.cli.console import say, show_methods
-from peppermill.files import refuse_unwritable
 from peppermill.fitting import fit
-from peppermill.record import record_run, sweep_around
-from peppermill.report import plots
+from peppermill.plumbing.files import refuse_unwritable
+from peppermill.predictors.temperature_scaling import fit_temperature
+from peppermill.report import figures as plots
 from peppermill.report.page import write_report
-from peppermill.results import Run, plain, write_run
+from peppermill.report.record import record_run, sweep_around
+from peppermill.report.run import Run, plain, write_run
 
 EXAMPLES = "peppermill demo --out peppermill-demo"
 

@@ -8,16 +8,17 @@ from typing import Annotated, Any
 
 import typer
 
-from peppermill.cli import items, options
+from peppermill.cli import options
+from peppermill.cli import which_items as items
 from peppermill.cli.console import say, show_methods
 from peppermill.data import Batches
 from peppermill.ensemble import PepEnsemble
-from peppermill.files import refuse_unwritable
+from peppermill.evaluation.sweep import Sweep
+from peppermill.plumbing.files import refuse_unwritable
 from peppermill.processes.group import rank
-from peppermill.record import record_run, sweep_around
-from peppermill.results import plain, write_run
+from peppermill.report.record import record_run, sweep_around
+from peppermill.report.run import plain, write_run
 from peppermill.sources.source import Source
-from peppermill.sweep import Sweep
 
 EXAMPLES = (
     "peppermill evaluate python:my_models:resnet npz:test.npz --weights resnet.safetensors --pep pep.json --sweep "

@@ -12,11 +12,11 @@ import typer
 
 from peppermill.cli.console import say
 from peppermill.cli.options import device_named
-from peppermill.files import refuse_unwritable
 from peppermill.paper.machine import Machine
 from peppermill.paper.rows import ROWS, SEEDS
 from peppermill.paper.work import Settings
 from peppermill.paper.work import tiny as tiny_settings
+from peppermill.plumbing.files import refuse_unwritable
 
 Command = Callable[..., None]
 

@@ -8,10 +8,11 @@ from typing import Annotated, Any
 import torch
 import typer
 
-from peppermill.cli import items, options
+from peppermill.cli import options
+from peppermill.cli import which_items as items
 from peppermill.cli.console import say
 from peppermill.data import Batches, map_tensors
-from peppermill.deployment.export import format_of
+from peppermill.export.verify import format_of
 from peppermill.sources.source import Source
 
 EXAMPLES = (

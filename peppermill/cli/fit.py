@@ -9,11 +9,12 @@ from typing import Annotated
 
 import typer
 
-from peppermill.cli import items, options
+from peppermill.cli import options
+from peppermill.cli import which_items as items
 from peppermill.cli.console import say
 from peppermill.ensemble import PepEnsemble
-from peppermill.files import refuse_unwritable
 from peppermill.fitting import fit
+from peppermill.plumbing.files import refuse_unwritable
 from peppermill.processes.group import rank
 
 EXAMPLES = (

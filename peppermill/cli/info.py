@@ -8,9 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
-from peppermill import recipe, results
+from peppermill import recipe
 from peppermill.cli.console import say, show_methods, show_sweep
-from peppermill.files import read_json
+from peppermill.plumbing.files import read_json
+from peppermill.report import run as results
 
 EXAMPLES = "peppermill info pep.json"
 

@@ -10,7 +10,7 @@ import torch
 import typer
 from torch import nn
 
-from peppermill.cli.processes import own_gpu
+from peppermill.cli.torchrun import own_gpu
 from peppermill.engines.choose import engine_of
 from peppermill.ensemble import PepEnsemble, load
 from peppermill.sources import source_from

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from peppermill.cli.console import say
-from peppermill.files import refuse_unwritable
-from peppermill.report import plots
-from peppermill.results import Run, write_run
+from peppermill.plumbing.files import refuse_unwritable
+from peppermill.report import figures as plots
+from peppermill.report.run import Run, write_run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -10,10 +10,11 @@ import numpy as np
 import typer
 from torch import Tensor
 
-from peppermill.cli import items, options
+from peppermill.cli import options
+from peppermill.cli import which_items as items
 from peppermill.cli.console import say
 from peppermill.data import Batches
-from peppermill.files import refuse_unwritable, write_atomically
+from peppermill.plumbing.files import refuse_unwritable, write_atomically
 from peppermill.predictions import likelihood_of, predict, predict_unlabelled
 from peppermill.processes.group import rank
 from peppermill.types import Likelihood

@@ -7,13 +7,14 @@ from typing import Annotated
 
 import typer
 
-from peppermill.cli import items, options
+from peppermill.cli import options
+from peppermill.cli import which_items as items
 from peppermill.cli.console import show_sweep
 from peppermill.cli.outputs import refuse_outputs, write_outputs
+from peppermill.evaluation.sweep import sweep_sigma
 from peppermill.processes.group import rank
-from peppermill.report import plots
-from peppermill.results import Run, plain, provenance
-from peppermill.sweep import sweep_sigma
+from peppermill.report import figures as plots
+from peppermill.report.run import Run, plain, provenance
 
 EXAMPLES = (
     "peppermill sweep python:my_models:resnet npz:validation.npz --weights resnet.safetensors --sigmas 0.01,0.02,0.04 "

@@ -20,7 +20,7 @@ from peppermill.curvature.quartic import quartic_term
 from peppermill.data import Batches
 from peppermill.likelihood import likelihood_named
 from peppermill.parameters import Selection
-from peppermill.progress import progress
+from peppermill.plumbing.progress import progress
 from peppermill.types import Data, Likelihood, Params
 
 KEPT_BYTES = 2**28  # of probes that are held

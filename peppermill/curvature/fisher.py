@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch.func import vjp, vmap
 
-from peppermill.advice import advise
 from peppermill.curvature.landscape import Landscape, part, twice_differentiable, wide
 from peppermill.curvature.memory import inputs_at_once
 from peppermill.data import Batches, map_tensors
+from peppermill.plumbing.warnings import warn_user
 from peppermill.types import Inputs, Tick
 
 COPIES = 3  # of the activations: values, what flows back, and the unrolled patches of convolutions
@@ -85,7 +85,7 @@ def _pulled(landscape: Landscape, inputs: Inputs, cotangents: Tensor, pull: Pull
         return pull(landscape, inputs, cotangents), pull
     except Exception as error:  # whatever goes wrong inside vmap; a fault of the network's own comes up again below
         squares = _one_by_one(landscape, inputs, cotangents)
-        advise(
+        warn_user(
             f"this {type(landscape.model).__name__} cannot run under vmap ({' '.join(str(error).split())[:120]}...), "
             "so gradients are taken one item after another: the same answer, later."
         )

@@ -20,7 +20,7 @@ from torch import nn
 
 from peppermill.engines.members import PRECISIONS
 from peppermill.foreign import functional_call
-from peppermill.placement import device_of
+from peppermill.plumbing.devices import device_of
 from peppermill.types import Params
 
 #: The network with some weights replaced: (params, args, kwargs) -> whatever the network returns.

@@ -14,7 +14,7 @@ from peppermill.engines.borrowed import lowered
 from peppermill.engines.engine import Engine
 from peppermill.engines.members import Members
 from peppermill.foreign import functional_call
-from peppermill.placement import device_of
+from peppermill.plumbing.devices import device_of
 from peppermill.types import Likelihood, Params
 
 

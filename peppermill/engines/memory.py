@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from peppermill.advice import advise
 from peppermill.data import map_tensors, output_tensor
+from peppermill.plumbing.warnings import warn_user
 
 
 class Room:
@@ -32,7 +32,7 @@ class Room:
         torch.cuda.empty_cache()
         if not self._told:
             self._told = True
-            advise(
+            warn_user(
                 f"memory ran out: going on with {what} at a time, and with fewer where that is still too much. The "
                 "result is the same; a smaller `batch_size` avoids the detour."
             )

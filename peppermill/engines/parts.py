@@ -13,7 +13,7 @@ from peppermill.engines.engine import Engine
 from peppermill.engines.loop import MemberPass, run_members
 from peppermill.parts import part_of
 from peppermill.perturbation import Perturbation
-from peppermill.placement import state_of
+from peppermill.plumbing.devices import state_of
 from peppermill.processes.group import grouped
 from peppermill.processes.results import agree, gather
 from peppermill.types import Likelihood, Tick

@@ -23,9 +23,9 @@ from torch.utils.data import DataLoader, DistributedSampler
 from peppermill import metrics
 from peppermill.data import Batches, map_tensors
 from peppermill.ensemble import PepEnsemble
-from peppermill.files import refuse_unwritable
 from peppermill.fitting import fit
-from peppermill.optional import importing
+from peppermill.plumbing.files import refuse_unwritable
+from peppermill.plumbing.optional import importing
 from peppermill.predictions import Predictions, predict
 from peppermill.types import PepWarning
 

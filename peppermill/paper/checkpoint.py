@@ -12,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from peppermill.files import write_atomically
+from peppermill.plumbing.files import write_atomically
 
 
 def write_checkpoint(path: Path, tensors: Mapping[str, Tensor], settings: Mapping[str, Any], **more: Any) -> None:

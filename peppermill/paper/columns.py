@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 import peppermill as pm
+from peppermill.calibrators.temperature import best_temperature
 from peppermill.likelihood import temper
 from peppermill.paper.dropping import Dropping
 from peppermill.paper.machine import precision
@@ -26,7 +27,6 @@ from peppermill.paper.tuned import (
     tune_together,
 )
 from peppermill.paper.work import Work
-from peppermill.tempering import best_temperature
 
 SCORES = ("nll", "brier", "ece", "error")
 

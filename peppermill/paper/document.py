@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 import peppermill as pm
-from peppermill.files import read_json, write_atomically
 from peppermill.paper import drawings, figure1, figure2, figure3, noise_laws, ood, swa, table2, tables, texts
 from peppermill.paper.printed import printed
 from peppermill.paper.rates import ROW, SLOW
@@ -20,7 +19,8 @@ from peppermill.paper.result import typed, where
 from peppermill.paper.rows import ROWS
 from peppermill.paper.table1_page import COMMAND, table1_section
 from peppermill.paper.table2_page import table2_section
-from peppermill.sources.datasets import images
+from peppermill.plumbing.files import read_json, write_atomically
+from peppermill.sources.small_images import images
 
 NAMES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")  # of CIFAR-10
 

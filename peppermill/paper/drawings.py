@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 import peppermill as pm
-from peppermill.images import thumbnail
+from peppermill.evaluation.sweep import SweepPoint
 from peppermill.paper.figure3 import interval
-from peppermill.report.drawing import INK, ORANGE, new_figure, styled
 from peppermill.report.member_plots import members_histogram
-from peppermill.sweep import SweepPoint
+from peppermill.report.style import INK, ORANGE, new_figure, styled
+from peppermill.report.thumbnail import thumbnail
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -17,7 +17,7 @@ from peppermill.paper.result import write_result
 from peppermill.paper.rows import row_data
 from peppermill.paper.stacked import unstack
 from peppermill.paper.work import Settings, Work, row_of
-from peppermill.results import plain, provenance
+from peppermill.report.run import plain, provenance
 
 KIND = "peppermill figure 1"
 VERSION = 1

@@ -16,8 +16,7 @@ import numpy as np
 import torch
 
 import peppermill as pm
-from peppermill.files import read_json
-from peppermill.overfitting import rank_correlation
+from peppermill.evaluation.overfitting import rank_correlation
 from peppermill.paper.columns import log_probs_on
 from peppermill.paper.members import Directions, Images, Stack, StackedMembers
 from peppermill.paper.result import write_result
@@ -27,7 +26,8 @@ from peppermill.paper.trainer import Schedule
 from peppermill.paper.training import train_together
 from peppermill.paper.tuned import our_sigma, tune_together
 from peppermill.paper.work import Settings, kept_stage, kernel_names, row_of
-from peppermill.results import plain, provenance
+from peppermill.plumbing.files import read_json
+from peppermill.report.run import plain, provenance
 
 KIND = "peppermill figure 3"
 VERSION = 1

@@ -19,8 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from peppermill.files import write_atomically
 from peppermill.paper.pictures import prepared
+from peppermill.plumbing.files import write_atomically
 from peppermill.sources.items import cores
 
 CHUNK = 256  # pictures between two notes of how far the work is

@@ -21,7 +21,7 @@ from peppermill.noise import Noise
 from peppermill.paper.folding import Folded
 from peppermill.paper.machine import Machine, precision
 from peppermill.paper.stacked import State, apply_layer, count_of, entered
-from peppermill.sample import Sample, sample_of
+from peppermill.tuning.subsample import Sample, sample_of
 
 KEPT_BYTES = {"cuda": 2**34, "cpu": 5 * 2**29}  # of the first perturbed layer
 BATCH = {"cuda": 2000, "cpu": 128}  # images at once; vectors of a CPU are full where it is a power of two

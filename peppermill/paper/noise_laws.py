@@ -19,7 +19,7 @@ from peppermill.paper.rows import row_data
 from peppermill.paper.tables import paired_difference
 from peppermill.paper.tuned import paper_sigma, tune_together
 from peppermill.paper.work import Settings, Work, kept_stage, paper_layers, row_of
-from peppermill.results import plain, provenance
+from peppermill.report.run import plain, provenance
 
 KIND = "peppermill noise laws"
 VERSION = 1

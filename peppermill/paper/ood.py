@@ -25,8 +25,8 @@ from peppermill.paper.machine import Machine, precision
 from peppermill.paper.masks import mixed
 from peppermill.paper.result import write_result
 from peppermill.paper.wide_resnet import WideResNet, initialize
-from peppermill.results import plain, provenance
-from peppermill.sources.datasets import images
+from peppermill.report.run import plain, provenance
+from peppermill.sources.small_images import images
 
 KIND = "peppermill out of distribution"
 VERSION = 1

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from peppermill.sources import pillow
+from peppermill.sources import pictures as pillow
 
 
 def prepared(source: Path | bytes, short: int, crop: int) -> np.ndarray:

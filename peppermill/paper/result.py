@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from peppermill.files import write_atomically
+from peppermill.plumbing.files import write_atomically
 
 FOLDERS = {"--data", "--out", "--checkpoints"}
 

@@ -9,7 +9,7 @@ from torch import nn
 
 from peppermill.paper.members import Images
 from peppermill.paper.networks import NETWORKS
-from peppermill.sources.datasets import DATASETS, images
+from peppermill.sources.small_images import DATASETS, images
 
 SEEDS = tuple(range(17, 42))  # the authors' scripts
 EPOCHS = 15  # Section 3.2

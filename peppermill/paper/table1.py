@@ -16,7 +16,6 @@ from typing import Any
 
 from torch import nn
 
-from peppermill.files import read_json
 from peppermill.fingerprint import fingerprint
 from peppermill.paper.image_members import ImageMembers, LabelledPixels
 from peppermill.paper.imagenet import Pictures, listing, pictures
@@ -27,8 +26,9 @@ from peppermill.paper.result import write_result
 from peppermill.paper.splits import Split, splits_of
 from peppermill.paper.table1_columns import METHODS, Case, Column, Part, comparisons
 from peppermill.parameters import select
-from peppermill.results import plain, provenance
-from peppermill.sources.datasets import images
+from peppermill.plumbing.files import read_json
+from peppermill.report.run import plain, provenance
+from peppermill.sources.small_images import images
 
 KIND = "peppermill table 1"
 VERSION = 1

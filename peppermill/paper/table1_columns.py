@@ -13,12 +13,12 @@ from torch import Tensor
 
 import peppermill as pm
 from peppermill import metrics
+from peppermill.calibrators.temperature import best_temperature
 from peppermill.engines.loop import MemberPass
 from peppermill.likelihood import ensemble_log_likelihood, temper
 from peppermill.paper.image_members import Group, ImageMembers, in_pairs, one_sided
-from peppermill.search import golden_section
-from peppermill.tempering import best_temperature
-from peppermill.tuning import Evaluations, SigmaSearch, tune_sigma
+from peppermill.tuning.golden import Evaluations, SigmaSearch, tune_sigma
+from peppermill.tuning.search import golden_section
 
 TITLES = {
     "network": "Network",

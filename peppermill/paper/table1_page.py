@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from peppermill.files import read_json
 from peppermill.paper import drawings, printed1, table1
 from peppermill.paper.imagenet_networks import NETWORKS
 from peppermill.paper.result import typed, where
 from peppermill.paper.table1_columns import PAIRS, TITLES
+from peppermill.plumbing.files import read_json
 
 SCORES = {"nll": "NLL", "brier": "Brier", "ece": "ECE %", "error": "Top-1 error %"}
 SHORT = {"network": "BL", "temperature": "TS", "pep": "PEP"}

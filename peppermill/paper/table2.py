@@ -10,11 +10,11 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from peppermill.files import read_json, write_atomically
 from peppermill.paper.columns import METHODS
 from peppermill.paper.rows import Row, row_data
 from peppermill.paper.work import Settings, Work, row_of
-from peppermill.results import provenance
+from peppermill.plumbing.files import read_json, write_atomically
+from peppermill.report.run import provenance
 
 KIND = "peppermill table 2"
 VERSION = 1

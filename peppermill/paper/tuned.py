@@ -6,14 +6,14 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from peppermill.calibrators.temperature import best_temperature
 from peppermill.engines.loop import MemberPass
 from peppermill.likelihood import ensemble_log_likelihood
 from peppermill.paper.lockstep import in_lockstep
 from peppermill.paper.members import StackedMembers
-from peppermill.quick import tune_quickly
-from peppermill.sample import Sample
-from peppermill.search import golden_section
-from peppermill.tempering import best_temperature
+from peppermill.tuning.search import golden_section
+from peppermill.tuning.subsample import Sample
+from peppermill.tuning.two_stage import tune_quickly
 from peppermill.types import PepWarning
 
 LOWER, UPPER = 0.0, 0.1  # the authors' scripts

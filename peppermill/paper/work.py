@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from peppermill.files import write_atomically
 from peppermill.paper import swa_schedules
 from peppermill.paper.machine import Machine
 from peppermill.paper.members import Directions, Images, Stack, StackedMembers
@@ -23,6 +22,7 @@ from peppermill.paper.stacked import State
 from peppermill.paper.trainer import Schedule
 from peppermill.paper.training import Trained, train_together
 from peppermill.paper.tuned import Found
+from peppermill.plumbing.files import write_atomically
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, ParamSpec, TypeVar
 
-from peppermill.advice import advise
+from peppermill.plumbing.warnings import warn_user
 from peppermill.processes.group import grouped, idle, launched_rank, rank
 from peppermill.processes.messages import ProcessError, every, tell_failure
 from peppermill.types import PepWarning
@@ -90,7 +90,7 @@ def _warn(everybodys: list[Kept]) -> None:
 
 def _mention_idle_processes() -> None:
     if idle() and launched_rank() == 0:
-        advise(
+        warn_user(
             "several processes were started, and each does the whole job: call "
             '`torch.distributed.init_process_group("gloo")` first, and they part the data among them.'
         )

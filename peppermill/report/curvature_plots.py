@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from peppermill.curvature.effects import EffectPoint
-from peppermill.overfitting import NAMES, OverfittingProbe
-from peppermill.report.drawing import BLUE, COLUMN, GREY, INK, ORANGE, new_figure, styled
+from peppermill.curvature.prediction import EffectPoint
+from peppermill.evaluation.overfitting import NAMES, OverfittingProbe
+from peppermill.report.style import BLUE, COLUMN, GREY, INK, ORANGE, new_figure, styled
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

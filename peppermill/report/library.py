@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from importlib import import_module
 
-from peppermill.optional import importing
+from peppermill.plumbing.optional import importing
 
 _TRACES = re.compile(r"\.register\(\[([\w$]+)\(\)(?:,[\w$]+\(\))+\]\)")
 _OPENING, _ENDING = '"use strict";var Plotly=', "window.Plotly = Plotly;"

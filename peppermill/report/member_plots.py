@@ -6,8 +6,8 @@ from base64 import b64decode
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from peppermill.effects import Effect
-from peppermill.report.drawing import BLUE, COLUMN, GREY, ORANGE, new_figure, pixels, styled
+from peppermill.evaluation.item_effects import Effect
+from peppermill.report.style import BLUE, COLUMN, GREY, ORANGE, new_figure, pixels, styled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -13,12 +13,12 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from peppermill.files import write_atomically
+from peppermill.plumbing.files import write_atomically
 from peppermill.report.library import plotly_script
 from peppermill.report.payload import payload
+from peppermill.report.run import Run, plain, read_run
 from peppermill.report.verdict import TITLES
 from peppermill.report.view import compared, view
-from peppermill.results import Run, plain, read_run
 
 #: What a report is made from: a run, or the file that `write_run` wrote.
 Source: TypeAlias = Run | str | Path

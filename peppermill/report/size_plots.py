@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from peppermill.report.drawing import BLUE, COLUMN, INK, ORANGE, new_figure, styled
-from peppermill.sizes import SizeCurve
+from peppermill.evaluation.member_count import SizeCurve
+from peppermill.report.style import BLUE, COLUMN, INK, ORANGE, new_figure, styled
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

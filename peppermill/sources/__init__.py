@@ -9,12 +9,12 @@ from typing import Any
 
 from peppermill.sources import (
     checkpoint,
-    datasets,
-    hf_data,
+    hf_datasets,
     image_folder,
     keras,
     npz,
     python,
+    small_images,
     timm,
     torchvision,
     transformers,
@@ -25,11 +25,11 @@ from peppermill.sources.source import Source
 DATA: dict[str, Callable[[str], Any]] = {
     "npz": npz.data,
     "python": python.data,
-    **{name: partial(datasets.data, name) for name in datasets.DATASETS},
+    **{name: partial(small_images.data, name) for name in small_images.DATASETS},
 }
 
 #: How data are had that the model's own preparation makes ready: of (rest, prepare, class names).
-RAW: dict[str, Callable[..., Any]] = {"imagefolder": image_folder.data, "hf": hf_data.data}
+RAW: dict[str, Callable[..., Any]] = {"imagefolder": image_folder.data, "hf": hf_datasets.data}
 
 #: How data are had that may lack labels, where labelled data are had in another way.
 UNLABELLED: dict[str, Callable[..., Any]] = {

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from peppermill.progress import progress
+from peppermill.plumbing.progress import progress
 
 _CHUNK = 2**18
 _TIMEOUT = 30.0  # seconds of silence before an address is given up

@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from peppermill.sources.pillow import picture
+from peppermill.sources.pictures import picture
 
 Split: TypeAlias = tuple[np.ndarray, np.ndarray]
 Arrays: TypeAlias = tuple[Split, Split]

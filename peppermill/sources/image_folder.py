@@ -19,10 +19,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from peppermill.advice import advise
+from peppermill.plumbing.warnings import warn_user
 from peppermill.sources.items import Items
 from peppermill.sources.label_file import classes_in_order, lines_of, read_labels
-from peppermill.sources.pillow import library, picture
+from peppermill.sources.pictures import library, picture
 from peppermill.sources.preparation import OPTIONS, preparation
 from peppermill.sources.query import skips_bad, split_query, whole_number
 
@@ -129,9 +129,9 @@ def _mention(origin: str, others: list[str], classes: tuple[str, ...] | None, la
     if others:
         one = f"1 file is no picture by its name and is not read ({others[0]})."
         many = f"{len(others):,} files are no pictures by their names and are not read ({others[0]}, ...)."
-        advise(f"{origin}: {one if len(others) == 1 else many}")
+        warn_user(f"{origin}: {one if len(others) == 1 else many}")
     present = set(labels.tolist())
     empty = [name for k, name in enumerate(classes or ()) if k not in present]
     if empty:
         text = f"{origin}: {len(empty):,} of {len(classes or ()):,} classes have no picture ({empty[0]}, ...)."
-        advise(text)
+        warn_user(text)

@@ -19,14 +19,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from peppermill.advice import advise
 from peppermill.data import KEPT_BYTES
 from peppermill.held import Arrays, Held, as_inputs
 from peppermill.parts import run_of_items, sizes_of
+from peppermill.plumbing.progress import progress
+from peppermill.plumbing.warnings import warn_user
 from peppermill.processes.group import count, grouped, on_this_machine, rank
 from peppermill.processes.messages import every
 from peppermill.processes.results import agree
-from peppermill.progress import progress
 from peppermill.sources.levels import Levels, levels_of
 from peppermill.sources.stored import Column, stored
 
@@ -203,7 +203,7 @@ class Items:
         text = f"{self.origin}: {len(bad):,} of {len(self):,} items cannot be read: {named}{more}."
         if len(bad) == len(self) or not self.skip_bad:
             raise ValueError(f"{text} Repair or remove them, or add `bad=skip` to go on without them.")
-        advise(f"{text} They are left out.")
+        warn_user(f"{text} They are left out.")
 
 
 def cores() -> int:

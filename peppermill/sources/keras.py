@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from peppermill.optional import importing
-from peppermill.sources.pillow import resized_by_the_paper
+from peppermill.plumbing.optional import importing
+from peppermill.sources.pictures import resized_by_the_paper
 from peppermill.sources.query import split_query, whole_number
 from peppermill.sources.source import Source, class_count, one_clear_line, refuse_unknown, wants_weights
 

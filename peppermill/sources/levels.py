@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from peppermill.sources.pillow import constant_picture
+from peppermill.sources.pictures import constant_picture
 
 
 @dataclass(frozen=True)

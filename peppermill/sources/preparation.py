@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from peppermill.sources.pillow import resized
+from peppermill.sources.pictures import resized
 from peppermill.sources.query import whole_number
 
 OPTIONS = ("size", "resize", "mean", "std")

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import nn
 
-from peppermill.optional import VERSIONS, reason
+from peppermill.plumbing.optional import VERSIONS, reason
 from peppermill.sources.query import whole_number
 
 

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from peppermill.files import spare_folder
 from peppermill.held import as_inputs
+from peppermill.plumbing.files import spare_folder
 from peppermill.sources.levels import Levels
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from peppermill.optional import importing
+from peppermill.plumbing.optional import importing
 from peppermill.sources.query import split_query
 from peppermill.sources.source import Source, class_count, one_clear_line, refuse_unknown, wants_weights
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from peppermill.optional import importing
-from peppermill.progress import is_shown
+from peppermill.plumbing.optional import importing
+from peppermill.plumbing.progress import is_shown
 from peppermill.sources.query import split_query
 from peppermill.sources.source import Source, class_count, one_clear_line, refuse_unknown, wants_weights
 

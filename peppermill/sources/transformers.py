@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from peppermill.optional import importing
+from peppermill.plumbing.optional import importing
 from peppermill.sources.query import split_query, whole_number
 from peppermill.sources.source import Source, one_clear_line, wants_weights
 

@@ -5,7 +5,9 @@ import shlex
 import pytest
 import typer.main
 
-from peppermill.cli import app, curvature, demo, evaluate, export, fit, info, predict, probe, report, size, sweep
+from peppermill.cli import app, curvature, demo, evaluate, export, fit, info, predict, report, sweep
+from peppermill.cli import member_count as size
+from peppermill.cli import overfitting as probe
 from peppermill.recipe import versions
 
 COMMANDS = {

@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 import peppermill as pm
-from peppermill.splitting import Split
+from peppermill.datasets.splitting import Split
 from tests.sources.pictures import folder_of
 
 NETWORK, FOLDER = "python:picture_models:network", "imagefolder:val"

@@ -18,7 +18,7 @@ from peppermill.fingerprint import fingerprint
 from peppermill.noise import Noise
 from peppermill.parameters import select
 from peppermill.recipe import Recipe
-from peppermill.tuning import Evaluation, SigmaSearch
+from peppermill.tuning.golden import Evaluation, SigmaSearch
 
 SUFFIXES = ("pt2", "onnx")
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from peppermill import metrics
+from peppermill.evaluation.sweep import Sweep, SweepPoint
 from peppermill.paper import drawings
-from peppermill.results import plain
-from peppermill.sweep import Sweep, SweepPoint
+from peppermill.report.run import plain
 
 
 def as_read(content: Any) -> Any:

@@ -34,7 +34,7 @@ from peppermill.paper.tuned import (
 )
 from peppermill.parameters import select
 from peppermill.perturbation import Perturbation
-from peppermill.sample import Sample
+from peppermill.tuning.subsample import Sample
 
 SEEDS = (17, 18, 19)
 CASES = [

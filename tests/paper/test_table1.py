@@ -26,7 +26,7 @@ from peppermill.paper.machine import Machine
 from peppermill.paper.splits import splits_of
 from peppermill.paper.table1 import Settings, row_pictures
 from peppermill.paper.table1_columns import METHODS, TITLES, Case, Column, Part, paired
-from peppermill.search import GOLDEN
+from peppermill.tuning.search import GOLDEN
 
 CLASSES, IMAGES, SIDE = 4, 60, 8
 

@@ -9,8 +9,8 @@ import torch
 from matplotlib.image import imread
 
 import peppermill as pm
-from peppermill.effects import Effect
-from peppermill.images import thumbnail
+from peppermill.evaluation.item_effects import Effect
+from peppermill.report.thumbnail import thumbnail
 
 EFFECTS = (
     Effect(3, 0, 1, 0, 0.2, 0.55, (0.0, 0.51, 0.53, 0.9, 1.0), thumbnail(torch.rand(1, 4, 4))),

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 import peppermill as pm
 from peppermill.cli.app import app
 from peppermill.data import Batches
-from peppermill.effects import effects_of, with_images
 from peppermill.engines.loop import MemberPass
+from peppermill.evaluation.item_effects import effects_of, with_images
 from peppermill.likelihood import Categorical
 from peppermill.predictions import Predictions
 from peppermill.report.page import in_script

@@ -12,11 +12,11 @@ import pytest
 import torch
 from matplotlib.image import imread
 
-from peppermill.evaluation import Estimate
+from peppermill.evaluation.comparison import Estimate
+from peppermill.evaluation.member_count import SizeCurve
+from peppermill.evaluation.sweep import Sweep, SweepPoint
 from peppermill.metrics import reliability
-from peppermill.report import plots
-from peppermill.sizes import SizeCurve
-from peppermill.sweep import Sweep, SweepPoint
+from peppermill.report import figures as plots
 
 
 def point(sigma, log_likelihood, *members):
@@ -142,7 +142,7 @@ def test_without_matplotlib_the_cure_is_said():
     code = """
         import sys
         sys.modules["matplotlib"] = None
-        from peppermill.report import plots
+        from peppermill.report import figures as plots
         try:
             plots.reliability_diagrams({})
         except ImportError as error:

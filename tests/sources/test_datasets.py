@@ -19,7 +19,8 @@ import numpy as np
 import pytest
 import torch
 
-from peppermill.sources import data_from, datasets, image_files
+from peppermill.sources import data_from, image_files
+from peppermill.sources import small_images as datasets
 from peppermill.sources.download import RemoteFile, fetch
 
 GENERATOR = np.random.default_rng(0)

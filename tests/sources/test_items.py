@@ -15,7 +15,7 @@ from peppermill.data import Batches
 from peppermill.sources import stored
 from peppermill.sources.items import Items, cores
 from peppermill.sources.levels import Levels, levels_of
-from peppermill.sources.pillow import constant_picture
+from peppermill.sources.pictures import constant_picture
 from peppermill.sources.preparation import Preparation
 from peppermill.sources.stored import Column, Unpacking
 from peppermill.types import PepWarning

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from peppermill.sources import image_folder
-from peppermill.sources.pillow import constant_picture, picture, resized_by_the_paper, to_rgb
+from peppermill.sources.pictures import constant_picture, picture, resized_by_the_paper, to_rgb
 from tests.sources.pictures import picture as noise
 
 GREYS = np.arange(256, dtype=np.uint8).reshape(16, 16)

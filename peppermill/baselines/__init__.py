@@ -1,1 +1,0 @@
-"""What PEP is compared with: one file each."""

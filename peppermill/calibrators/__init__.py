@@ -1,0 +1,1 @@
+"""What is fitted on the averaged log-probabilities."""

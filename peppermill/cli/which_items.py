@@ -1,0 +1,124 @@
+"""Which items of the data a command works on: all of them, those that sigma is tuned on, or the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from peppermill.cli.console import say
+from peppermill.data import Batches, call, output_tensor
+from peppermill.datasets.splitting import Split, split_of, take
+from peppermill.ensemble import PepEnsemble
+from peppermill.sources import data_from, data_or_inputs_from
+from peppermill.sources.items import Items
+from peppermill.sources.preparation import Preparation
+from peppermill.sources.source import Source
+
+
+def labelled(data: str, source: Source, batch_size: int = 500) -> Any:
+    """All labelled data: anything that `fit` takes."""
+    return _read(_found(data, source), source, batch_size)
+
+
+@dataclass(frozen=True)
+class ToPredict:
+    """Data as `fit` takes them, or inputs alone; whether their labels mean anything, and the items' names in files."""
+
+    data: Any
+    labelled: bool
+    names: Sequence[str] | None = None
+
+
+def to_predict(data: str, source: Source, batch_size: int) -> ToPredict:
+    """All data, whether they have labels or not."""
+    found = _arranged(data_or_inputs_from(data, source.prepare, source.class_names), source)
+    if not isinstance(found, Items):
+        return ToPredict(found, not isinstance(found, (np.ndarray, Tensor, dict)))
+    read, rows = _read_rows(found, source, batch_size)
+    return ToPredict(read, found.labelled, [found.names[row] for row in rows])
+
+
+def tuning(data: str, source: Source, validation: int | None, seed: int, batch_size: int) -> tuple[Any, Split | None]:
+    """The items to tune on, and the split where only some of them are: what is not tuned on is not read."""
+    found = _found(data, source)
+    if validation is None:
+        return _read(found, source, batch_size), None
+    split = split_of(found, validation, seed, data)
+    return _read(take(found, split.rows()[0]), source, batch_size), split
+
+
+def testing(
+    data: str, source: Source, pep: PepEnsemble | None, all_items: bool, batch_size: int
+) -> tuple[Any, Sequence[str]]:
+    """The items to test on, those left out on which sigma was tuned; and the names of the classes, if they have some.
+
+    Data that are called what the tuned ones were called, and are not the same any more, are refused: nobody could tell
+    which of them were tuned on.
+    """
+    found = _found(data, source)
+    names = getattr(found, "class_names", None) or source.class_names or ()
+    split = pep.recipe.split if pep else None
+    if split is None or all_items:
+        return _read(found, source, batch_size), names
+    if split.fits(found):
+        rest = split.rows()[1]
+        say(f"testing on the {len(rest):,} of {split.items:,} items on which sigma was not tuned")
+        return _read(take(found, rest), source, batch_size), names
+    if split.is_called(data):
+        raise ValueError(
+            f"{data} has changed since sigma was tuned on {split.validation:,} of its {split.items:,} items, which can "
+            "no longer be told from the others: fit again, or test on everything with `--all-items`."
+        )
+    say(f"testing on all items: these are other data than {split.data}, on some of which sigma was tuned")
+    return _read(found, source, batch_size), names
+
+
+def tuned(data: str, source: Source, pep: PepEnsemble, batch_size: int) -> Any:
+    """Of data that were split, the items on which sigma was tuned; all items of other data."""
+    found, split = _found(data, source), pep.recipe.split
+    return _read(take(found, split.rows()[0]) if split and split.fits(found) else found, source, batch_size)
+
+
+def _found(data: str, source: Source) -> Any:
+    return _arranged(data_from(data, source.prepare, source.class_names), source)
+
+
+def _arranged(data: Any, source: Source) -> Any:
+    """Pictures that are prepared as the user says, with their channels where the network has them."""
+    if not source.channels_last or not isinstance(data, Items) or not isinstance(data.prepare, Preparation):
+        return data
+    return replace(data, prepare=replace(data.prepare, channels_last=True))
+
+
+def _read(data: Any, source: Source, batch_size: int) -> Any:
+    return _read_rows(data, source, batch_size)[0] if isinstance(data, Items) else data
+
+
+def _read_rows(data: Items, source: Source, batch_size: int) -> tuple[Any, list[int]]:
+    """Of several processes each reads the items in its own batches, which are of this size."""
+    mine = data.part(batch_size)
+    _refuse_other_classes(data, mine.first_input(), source)
+    return data.read_together(mine, batch_size)
+
+
+@torch.no_grad()
+def _refuse_other_classes(items: Items, example: Any | None, source: Source) -> None:
+    """Raise before the pictures are read where their classes cannot be the network's."""
+    if example is None:
+        return
+    [(inputs, _)] = Batches([(example, items.labels[:1])], source.model)
+    outputs = output_tensor(call(source.model, inputs))
+    if outputs.ndim != 2 or outputs.shape[1] == 1 or items.labels.is_floating_point():
+        return
+    classes = outputs.shape[1]
+    found = len(items.class_names) if items.class_names else int(items.labels.max()) + 1
+    if found > classes or (items.class_names and found != classes):
+        raise ValueError(
+            f"{items.origin} has {found:,} classes, but the network tells {classes:,} apart: name the right data, or, "
+            "for a part of the network's classes, all of them in their order with `?classes=FILE`."
+        )

@@ -1,0 +1,108 @@
+"""The PEP effect as eq. 15 predicts it and as an ensemble shows it; and which items carry it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from peppermill import metrics
+from peppermill import parameters as selection
+from peppermill.curvature.analysis import LocalAnalysis
+from peppermill.curvature.estimates import standard_error
+from peppermill.data import Batches
+from peppermill.engines.loop import run_members
+from peppermill.likelihood import ensemble_log_likelihood, likelihood_named
+from peppermill.noise import Noise
+from peppermill.parameters import Selection
+from peppermill.perturbation import Perturbation
+from peppermill.plumbing.progress import progress
+from peppermill.predictions import Predictions
+from peppermill.types import Data, Likelihood
+
+FRACTIONS = (0.01, 0.05, 0.1, 0.5)
+
+
+@dataclass(frozen=True)
+class EffectPoint:
+    """At one sigma: B_sigma of eq. 15, and L(sigma) - L(0) of an ensemble; sums over items, with standard errors."""
+
+    sigma: float
+    predicted: float
+    predicted_error: float
+    measured: float
+    measured_error: float
+
+
+@dataclass(frozen=True)
+class Carried:
+    """What part of an effect some of the items carry; above 1 where the others lose."""
+
+    who: str
+    fraction: float  # of the items
+    share: float  # of the effect
+
+
+def compare_effects(
+    analysis: LocalAnalysis,
+    model: nn.Module,
+    data: Data,
+    sigmas: Sequence[float],
+    *,
+    parameters: Selection = "kernels",
+    size: int = 20,
+    seed: int = 0,
+    likelihood: str | Likelihood = "categorical",
+    batch_size: int = 500,
+) -> tuple[EffectPoint, ...]:
+    """Predicted and measured effect for every sigma; the members are antithetic pairs that no probe of ours has seen.
+
+    Pairs, because an average over m independent members loses sigma^2/2 Tr F / m, of the order of the effect itself.
+    """
+    if size < 6 or size % 2:
+        raise ValueError(
+            f"`size={size}` must be even and at least 6: members come in pairs, whose spread is the error."
+        )
+    chosen = likelihood_named(likelihood)
+    perturbation = Perturbation(selection.select(model, parameters), Noise(seed=seed), size)
+    batches = Batches(data, model, batch_size=batch_size)
+    with progress(f"{size} members at {len(sigmas)} values of sigma") as tick:
+
+        def members(sigma: float) -> Tensor:
+            return run_members(model, perturbation, sigma, batches, chosen, tick).member_log_likelihoods.cpu()
+
+        base = float(ensemble_log_likelihood(members(0.0)[:1]))
+        measured = [(sigma, _with_error(members(sigma))) for sigma in sigmas]
+    return tuple(
+        EffectPoint(
+            sigma, analysis.predicted_effect(sigma), analysis.predicted_effect_error(sigma), value - base, error
+        )
+        for sigma, (value, error) in measured
+    )
+
+
+def carried_by(effects: Tensor, predictions: Predictions) -> tuple[Carried, ...]:
+    """How much of the sum of effects [N] the hardest items carry: those of lowest likelihood, and the misclassified."""
+    order = predictions.log_likelihoods.cpu().argsort()
+    total, count = float(effects.sum()), len(effects)
+    found = []
+    if predictions.likelihood.name != "gaussian":
+        wrong = metrics.item_errors(predictions.log_probs, predictions.labels).bool().cpu()
+        found.append(
+            Carried("that the network gets wrong", float(wrong.double().mean()), float(effects[wrong].sum()) / total)
+        )
+    for fraction in FRACTIONS:
+        hardest = order[: math.ceil(fraction * count)]
+        found.append(Carried("of lowest likelihood", len(hardest) / count, float(effects[hardest].sum()) / total))
+    return tuple(found)
+
+
+def _with_error(member_log_likelihoods: Tensor) -> tuple[float, float]:
+    """L(sigma) of the members [m, N], and its error: the jackknife over pairs +epsilon, -epsilon."""
+    pairs = len(member_log_likelihoods) // 2
+    kept = [[k for k in range(2 * pairs) if k // 2 != left_out] for left_out in range(pairs)]
+    values = torch.stack([ensemble_log_likelihood(member_log_likelihoods[rows]) for rows in kept])
+    return float(ensemble_log_likelihood(member_log_likelihoods)), standard_error(values) * (pairs - 1)

@@ -1,0 +1,1 @@
+"""Splitting data and caching them on disk."""

@@ -1,0 +1,155 @@
+"""Which m? NLL against the number of members, all of it from one pass of the members at hand.
+
+The NLL of k of the m members, averaged over subsets, is an unbiased estimate of the NLL of k members drawn anew.
+Members that came in pairs +epsilon, -epsilon stay in pairs, as they do in an ensemble of k.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import combinations
+from math import comb
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from peppermill.data import Batches, as_arguments
+from peppermill.engines.loop import MemberPass
+from peppermill.ensemble import PepEnsemble
+from peppermill.evaluation.bootstrap import interval, resample
+from peppermill.evaluation.comparison import Estimate
+from peppermill.likelihood import ensemble_log_likelihoods, temper
+from peppermill.plumbing.progress import progress
+from peppermill.types import Data, Inputs, Tick
+
+SUBSETS = 64  # of each size; all of them where there are no more
+
+#: Numbers of members.
+Subset = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class SizeCurve:
+    """For each size k: the NLL of k members, and what it loses against all m, a paired difference."""
+
+    sizes: tuple[int, ...]
+    nll: tuple[Estimate, ...]
+    loss: tuple[Estimate, ...]
+    items: int
+    level: float
+    method: str = "PEP"
+
+    def smallest(self, loss: float = 0.001) -> int:
+        """The fewest members that lose at most so much NLL against all m, also at the upper end of the interval."""
+        if not loss >= 0:
+            raise ValueError(f"`loss={loss}` must be what may be lost of the NLL, zero or positive.")
+        return next(size for size, lost in zip(self.sizes, self.loss, strict=True) if lost.upper <= loss)
+
+
+def size_curve(
+    pep: PepEnsemble,
+    data: Data | Batches,
+    *,
+    sizes: Sequence[int] | None = None,
+    level: float = 0.95,
+    seed: int = 0,
+) -> SizeCurve:
+    """NLL against the number of members, for the price of one prediction of the ensemble.
+
+    `sizes` are 1 to m, or a dozen of these, unless given; m itself is always among them. Intervals are bootstrapped
+    over items, with `seed`.
+    """
+    batches = data if isinstance(data, Batches) else Batches(data, pep.model)
+    if pep.temperature == 1:
+        return size_curve_of(pep, pep.member_pass(batches), sizes=sizes, level=level, seed=seed)
+    subsets = _subsets_by_size(pep, sizes)
+    with torch.no_grad(), progress(f"{pep.size} members at sigma = {pep.sigma:.4g}") as tick:
+        parts = [_tempered(pep, inputs, labels, subsets, tick) for inputs, labels in batches]
+    return _curve(list(subsets), torch.cat(parts, dim=1), level, seed)
+
+
+def size_curve_of(
+    pep: PepEnsemble, members: MemberPass, *, sizes: Sequence[int] | None = None, level: float = 0.95, seed: int = 0
+) -> SizeCurve:
+    """The curve of an ensemble without temperature, from a pass of its members that was already paid for."""
+    if pep.temperature != 1:
+        raise ValueError(f"T = {pep.temperature:.4g} needs every class, not the label's alone: use `size_curve`.")
+    subsets = _subsets_by_size(pep, sizes)
+    return _curve(list(subsets), _averages(members.member_log_likelihoods, subsets, lambda found: found), level, seed)
+
+
+def _tempered(
+    pep: PepEnsemble, inputs: Inputs, labels: Tensor, subsets: Mapping[int, list[Subset]], tick: Tick
+) -> Tensor:
+    """Log-likelihoods of the tempered ensembles of each size, [sizes, n], for one batch."""
+    args, kwargs = as_arguments(inputs)
+    found = pep.member_predictions(*args, **kwargs)
+    items = [pep.likelihood.items(prediction.double(), labels) for prediction in found]
+    tick(len(labels) * len(found))
+    predictions, counted = torch.stack([item[0] for item in items]), items[0][1]
+    members = predictions.expand(pep.size, *predictions.shape[1:])
+
+    def read(averaged: Tensor) -> Tensor:
+        return pep.likelihood.log_likelihoods(temper(averaged, pep.temperature), counted)
+
+    return _averages(members, subsets, read)
+
+
+def _averages(values: Tensor, subsets: Mapping[int, list[Subset]], read: Callable[[Tensor], Tensor]) -> Tensor:
+    """The items' log-likelihoods, averaged over the subsets of each size, [sizes, n], from values [m, n, ...]."""
+    rows = []
+    for chosen in subsets.values():
+        found = (read(ensemble_log_likelihoods(values[list(subset)])) for subset in chosen)
+        rows.append(sum(found, start=torch.zeros(values.shape[1], device=values.device)) / len(chosen))
+    return torch.stack(rows)
+
+
+def _curve(sizes: list[int], log_likelihoods: Tensor, level: float, seed: int) -> SizeCurve:
+    nll = -log_likelihoods.double().cpu().numpy()
+    rows = {f"{size}": nll[k] for k, size in enumerate(sizes)}
+    rows |= {f"{size} against all": nll[k] - nll[-1] for k, size in enumerate(sizes)}
+    items = nll.shape[1]
+    resampled = resample({name: partial(_weighted_mean, row) for name, row in rows.items()}, items, seed)
+    means = {name: float(row.mean()) for name, row in rows.items()}
+    estimates = [Estimate(mean, *interval(mean, resampled[name], level)) for name, mean in means.items()]
+    return SizeCurve(tuple(sizes), tuple(estimates[: len(sizes)]), tuple(estimates[len(sizes) :]), items, level)
+
+
+def _weighted_mean(values: np.ndarray, weights: np.ndarray | None) -> Any:
+    return values.mean() if weights is None else weights @ values / len(values)
+
+
+def _subsets_by_size(pep: PepEnsemble, sizes: Sequence[int] | None) -> dict[int, list[Subset]]:
+    """Subsets of the members by their size, ascending to all m."""
+    dozen = np.geomspace(1, pep.size, 12).round().astype(int).tolist() if pep.size > 12 else range(1, pep.size)
+    wanted = sorted({*(dozen if sizes is None else sizes), pep.size})
+    if wanted[0] < 1 or wanted[-1] > pep.size:
+        raise ValueError(f"`sizes={list(sizes or ())}` must lie in 1..{pep.size}, the members that the ensemble has.")
+    paired = pep.recipe.noise.antithetic and pep.size > 1
+    return {size: _subsets(size, pep.size, 2 if paired else 1) for size in wanted}
+
+
+def _subsets(size: int, members: int, width: int) -> list[Subset]:
+    """Subsets of whole blocks of `width` members, and one member more where the size asks for it."""
+    blocks = [tuple(range(first, first + width)) for first in range(0, members - width + 1, width)]
+    count, single = divmod(size, width)
+    if comb(len(blocks), count) * (members - count * width if single else 1) <= SUBSETS:
+        drawn: Iterable[Sequence[Subset]] = combinations(blocks, count)
+        return [(*subset, *more) for subset in map(_flat, drawn) for more in _more(subset, members, single)]
+    generator = np.random.default_rng([size, members])
+    orders = (generator.permutation(len(blocks))[:count] for _ in range(SUBSETS))
+    subsets = [_flat([blocks[k] for k in order]) for order in orders]
+    return [(*subset, *generator.choice(_more(subset, members, single)).tolist()) for subset in subsets]
+
+
+def _flat(blocks: Iterable[Subset]) -> Subset:
+    return tuple(member for block in blocks for member in block)
+
+
+def _more(subset: Subset, members: int, single: int) -> list[Subset]:
+    """What may be added: nothing, or any one member that is not there."""
+    return [(member,) for member in range(members) if member not in subset] if single else [()]

@@ -1,0 +1,172 @@
+"""Figure 3: what PEP and the curvature say about overfitting, over a series of checkpoints of one network."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from scipy import stats
+from torch import Tensor, nn
+
+from peppermill.curvature.analysis import local_analysis
+from peppermill.data import Batches
+from peppermill.fitting import fit
+from peppermill.parameters import Selection
+from peppermill.plumbing.progress import progress
+from peppermill.predictions import predict
+from peppermill.sources.weight_files import check_architecture, read_checkpoint
+from peppermill.types import Data, Likelihood
+
+#: What may be set against overfitting, in words.
+NAMES = {
+    "pep_effect": "PEP effect on test data",
+    "sigma": "σ*",
+    "effect_rate": "effect rate, per item",
+    "laplacian": "Laplacian, per item",
+    "fisher_trace": "Fisher trace, per item",
+}
+
+FEWEST = 3  # checkpoints
+
+#: Files of weights, or weights by name.
+Checkpoints: TypeAlias = Sequence[str | Path] | Mapping[str, Mapping[str, Tensor]]
+
+
+@dataclass(frozen=True)
+class ProbedCheckpoint:
+    """One checkpoint: mean NLL on training and test data, sigma* and the curvature from validation data.
+
+    The PEP effect is the gain in mean log-likelihood on the test data. Laplacian, Fisher trace and effect rate are
+    means over the validation items.
+    """
+
+    name: str
+    train_nll: float
+    test_nll: float
+    pep_nll: float
+    sigma: float
+    laplacian: float
+    laplacian_error: float
+    fisher_trace: float
+    effect_rate: float
+    effect_rate_error: float
+
+    @property
+    def overfitting(self) -> float:
+        """Test NLL - training NLL, as in Figure 3."""
+        return self.test_nll - self.train_nll
+
+    @property
+    def pep_effect(self) -> float:
+        return self.test_nll - self.pep_nll
+
+
+@dataclass(frozen=True)
+class Correlation:
+    """Spearman's rank correlation, its 95 % interval and its p-value, as if checkpoints were independent."""
+
+    rho: float
+    lower: float
+    upper: float
+    p_value: float
+
+
+@dataclass(frozen=True)
+class OverfittingProbe:
+    """All checkpoints, in the order given, and the rank correlation of overfitting with each quantity in `NAMES`."""
+
+    points: tuple[ProbedCheckpoint, ...]
+    correlations: Mapping[str, Correlation]
+
+
+def probe_overfitting(
+    model: nn.Module,
+    checkpoints: Checkpoints,
+    *,
+    train: Data,
+    validation: Data,
+    test: Data,
+    parameters: Selection = "kernels",
+    size: int = 10,
+    probes: int = 8,
+    seed: int = 0,
+    likelihood: str | Likelihood = "categorical",
+    batch_size: int = 500,
+) -> OverfittingProbe:
+    """For each checkpoint of the network: overfitting, sigma*, PEP effect and curvature; and how they rank together.
+
+    - `checkpoints`: files of weights (safetensors, or torch files without code), or weights by name.
+    - `train`, `test`: the two NLLs whose difference is overfitting. `validation`: where sigma and the curvature are
+      found.
+    - `probes`: directions of the local analysis, which takes most of the time.
+
+    The network is copied, never changed. All checkpoints are read once before anything is computed, and must fit it.
+    """
+    named = checkpoints if isinstance(checkpoints, Mapping) else {str(path): path for path in checkpoints}
+    if len(named) < FEWEST:
+        raise ValueError(
+            f"`checkpoints` has {len(named)}: give at least {FEWEST} different ones, because fewer have no ranks to "
+            "correlate."
+        )
+    check_architecture(model, named)
+    data = {name: Batches(given, model, argument=name, batch_size=batch_size)
+            for name, given in {"train": train, "validation": validation, "test": test}.items()}  # fmt: skip
+    options: dict[str, Any] = {"parameters": parameters, "seed": seed, "likelihood": likelihood}
+    points = []
+    with progress("checkpoints", len(named)) as tick:
+        for name, source in named.items():
+            network = copy.deepcopy(model)
+            network.load_state_dict(read_checkpoint(source))
+            points.append(_probed(name, network, data, size, probes, options))
+            tick(1)
+    return OverfittingProbe(tuple(points), correlations(points))
+
+
+def _probed(
+    name: str, network: nn.Module, data: Mapping[str, Batches], size: int, probes: int, options: dict[str, Any]
+) -> ProbedCheckpoint:
+    pep = fit(network, data["validation"], size=size, **options)
+    local = local_analysis(network, data["validation"], probes=probes, **options)
+
+    def nll(predictor: Any, part: str) -> float:
+        return -float(predict(predictor, data[part], likelihood=options["likelihood"]).log_likelihoods.mean())
+
+    return ProbedCheckpoint(
+        name=name,
+        train_nll=nll(network, "train"),
+        test_nll=nll(network, "test"),
+        pep_nll=nll(pep, "test"),
+        sigma=pep.sigma,
+        laplacian=local.laplacian / local.items,
+        laplacian_error=local.laplacian_error / local.items,
+        fisher_trace=local.fisher_trace / local.items,
+        effect_rate=local.effect_rate / local.items,
+        effect_rate_error=local.effect_rate_error / local.items,
+    )
+
+
+def correlations(points: Sequence[ProbedCheckpoint]) -> dict[str, Correlation]:
+    """The rank correlation of overfitting with each quantity; none where a quantity never changes."""
+    overfitting = [point.overfitting for point in points]
+    columns = {name: [getattr(point, name) for point in points] for name in NAMES}
+    return {
+        name: rank_correlation(overfitting, values)
+        for name, values in columns.items()
+        if len(set(values)) > 1 and len(set(overfitting)) > 1
+    }
+
+
+def rank_correlation(first: Sequence[float], second: Sequence[float]) -> Correlation:
+    """Spearman's rho with the interval of Bonett and Wright (2000): Fisher's z, variance (1 + rho^2/2) / (n - 3)."""
+    found = stats.spearmanr(first, second)
+    rho, count = float(found.statistic), len(first)
+    if count < 4 or abs(rho) == 1:
+        return Correlation(rho, -1.0 if count < 4 else rho, 1.0 if count < 4 else rho, float(found.pvalue))
+    half = stats.norm.ppf(0.975) * math.sqrt((1 + rho**2 / 2) / (count - 3))
+    lower, upper = np.tanh([np.arctanh(rho) - half, np.arctanh(rho) + half])
+    return Correlation(rho, float(lower), float(upper), float(found.pvalue))

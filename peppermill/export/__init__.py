@@ -1,0 +1,1 @@
+"""The ensemble as one file for other runtimes."""

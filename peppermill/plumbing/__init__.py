@@ -1,0 +1,1 @@
+"""What every room needs: files, nested batches, devices, warnings, optional libraries, progress."""

@@ -1,0 +1,23 @@
+"""A warning that points at the user's own line, however many of ours lie between."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import warnings
+from pathlib import Path
+
+import torch
+
+from peppermill.types import PepWarning
+
+#: Code that stands between the user and a warning: ours, and the decorators of torch and of Python.
+_BETWEEN = (str(Path(__file__).parent), str(Path(torch.__file__).parent), contextlib.__file__)
+
+
+def warn_user(message: str) -> None:
+    """Warn with a PepWarning on the line of the user that led here."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_BETWEEN):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, PepWarning, stacklevel=level)
