@@ -2,13 +2,17 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint bench readme clean
+.PHONY: demo test test-fast lint bench readme clean
 
 demo: .venv/.demo
 	$(BIN)/peppermill demo
 
 test: .venv/.dev lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+
+# Without torchrun, browser, export and other libraries: under four minutes on two cores.
+test-fast: .venv/.dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not slow"
 
 lint: .venv/.dev
 	$(BIN)/ruff format --check .
