@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from peppermill.datasets.disk_cache import Spilled, is_worth_spilling
 from peppermill.foreign import plain_call
@@ -27,6 +27,21 @@ from peppermill.types import Batch, Data, Inputs
 
 KEPT_BYTES = 2**30  # inputs beyond this are not held at once
 HEAD_ITEMS = 256  # how many items are read twice to see whether the data repeat
+
+LOADER_OPTIONS = (
+    "dataset",
+    "num_workers",
+    "collate_fn",
+    "pin_memory",
+    "timeout",
+    "worker_init_fn",
+    "multiprocessing_context",
+    "generator",
+    "prefetch_factor",
+    "persistent_workers",
+    "pin_memory_device",
+    "in_order",
+)
 
 
 class Batches:
@@ -131,6 +146,23 @@ class Batches:
 def call(model: Any, inputs: Inputs) -> Any:
     """The network on one batch of inputs: `model(x)`, `model(*x)` for a tuple, `model(**x)` for a dict."""
     return plain_call(model, *as_arguments(inputs))
+
+
+def rebuild_loader(loader: DataLoader[Any], **changes: Any) -> DataLoader[Any]:
+    """The same DataLoader with some arguments changed; every other option is the user's.
+
+    Another `dataset` is read in its own order, because a sampler belongs to the items that it was made for.
+    """
+    kept = {name: getattr(loader, name) for name in LOADER_OPTIONS if getattr(loader, name, "") != ""}
+    if "batch_sampler" in changes:
+        batches = {}
+    elif loader.batch_size is None and loader.batch_sampler is not None and "dataset" not in changes:
+        batches = {"batch_sampler": loader.batch_sampler}
+    else:
+        reordered = {"dataset", "sampler", "shuffle"} & set(changes) or isinstance(loader.dataset, IterableDataset)
+        batches = {"batch_size": loader.batch_size, "drop_last": loader.drop_last}
+        batches |= {} if reordered else {"sampler": loader.sampler}
+    return DataLoader(**{**kept, **batches, **changes})
 
 
 def as_arguments(inputs: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:

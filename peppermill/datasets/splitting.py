@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, SequentialSampler, Subset, TensorDataset
 
-from peppermill.data import Batches, map_tensors
+from peppermill.data import Batches, map_tensors, rebuild_loader
 from peppermill.types import Batch, Data
 
 LONGEST_NAME = 200  # characters of the data's name that are kept, so that a recipe stays small
@@ -75,7 +75,7 @@ def take(data: Data, rows: np.ndarray) -> Data:
     if isinstance(data, list):
         return list(_chosen(data, rows))
     if isinstance(data, DataLoader):
-        return _over(data, Subset(data.dataset, rows.tolist()))
+        return rebuild_loader(data, dataset=Subset(data.dataset, rows.tolist()))
     if isinstance(data, Dataset):
         return Subset(data, rows.tolist())
     inputs, labels = data
@@ -138,14 +138,3 @@ def _refuse_other_orders(loader: DataLoader[Any]) -> None:
             "this DataLoader cannot be split: it shuffles, samples, or drops the last items. Use `shuffle=False` and "
             "no sampler, `batch_size=` and `drop_last=False`."
         )
-
-
-def _over(loader: DataLoader[Any], dataset: Dataset[Any]) -> DataLoader[Any]:
-    """The same loader over other items."""
-    return DataLoader(
-        dataset,
-        batch_size=loader.batch_size,
-        num_workers=loader.num_workers,
-        collate_fn=loader.collate_fn,
-        pin_memory=loader.pin_memory,
-    )

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import peppermill as pm
-from peppermill.data import Batches
+from peppermill.data import Batches, rebuild_loader
 from peppermill.datasets.splitting import LONGEST_NAME, Split, split_of, take
 
 X, Y = networks.items(23)
@@ -222,3 +222,37 @@ def test_rows_of_a_pair_may_be_on_another_device_than_their_numbers():
     inputs, labels = take((X.to("meta"), Y), np.array([1, 2]))
     assert inputs.device.type == "meta"
     assert torch.equal(labels, Y[1:3])
+
+
+def settle(worker):
+    """Called in every worker process."""
+
+
+def test_a_loader_over_other_items_keeps_every_option_of_the_users():
+    options = {
+        "num_workers": 1,
+        "collate_fn": list,
+        "pin_memory": False,
+        "timeout": 7,
+        "worker_init_fn": settle,
+        "generator": torch.Generator(),
+        "prefetch_factor": 3,
+        "persistent_workers": True,
+        "batch_size": 4,
+    }
+    loader = DataLoader(Map(), multiprocessing_context="spawn", **options)
+    tuning, _ = pm.split_off(loader, 6)
+    for name, value in options.items():
+        assert getattr(tuning, name) is value or getattr(tuning, name) == value, name
+    assert tuning.multiprocessing_context.get_start_method() == "spawn"
+    assert len(tuning.dataset) == 6
+
+
+def test_a_rebuilt_loader_changes_only_what_is_asked():
+    loader = DataLoader(range(10), batch_size=4, drop_last=True, sampler=[3, 1, 2, 0, 9])
+    assert [batch.tolist() for batch in rebuild_loader(loader)] == [[3, 1, 2, 0]]
+    assert [batch.tolist() for batch in rebuild_loader(loader, drop_last=False)] == [[3, 1, 2, 0], [9]]
+    assert [batch.tolist() for batch in rebuild_loader(loader, dataset=range(5))] == [[0, 1, 2, 3]]
+    assert [batch.tolist() for batch in rebuild_loader(loader, batch_sampler=[[5], [7]])] == [[5], [7]]
+    by_batches = DataLoader(range(10), batch_sampler=[[1, 2], [5]])
+    assert [batch.tolist() for batch in rebuild_loader(by_batches)] == [[1, 2], [5]]
