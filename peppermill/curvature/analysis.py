@@ -1,4 +1,4 @@
-"""Eq. 14 to 20: the PEP effect B_sigma = sigma^2/2 sum_i Laplacian(L_i)/L_i near theta*, its error and its reach."""
+"""Eq. 14 to 20: the PEP effect B_sigma = sigma^2/2 sum_i Laplacian(L_i)/L_i near theta*, its error and its range."""
 
 from __future__ import annotations
 
@@ -6,35 +6,31 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeAlias
 
 import torch
+from scipy import stats
 from torch import Tensor, nn
 
-from peppermill.curvature.direct import CHANGE, PASSES, Directional, directional_derivatives, step_size
-from peppermill.curvature.estimates import Control, estimate
-from peppermill.curvature.fisher import ItemGradients, item_gradients
-from peppermill.curvature.landscape import Landscape, axes, checked_inputs, gaussian_directions, landscape_of
-from peppermill.curvature.laplacian import Products, hessian_products
-from peppermill.curvature.quartic import quartic_term
-from peppermill.data import Batches
+from peppermill.curvature.direct import LOG_ODDS_CHANGE, PASSES_PER_PROBE, directional_derivatives, step_size
+from peppermill.curvature.fisher import item_gradients
+from peppermill.curvature.landscape import landscape_of
+from peppermill.curvature.laplacian import hessian_products
 from peppermill.likelihood import likelihood_named
 from peppermill.parameters import Selection
 from peppermill.plumbing.progress import progress
 from peppermill.types import Data, Likelihood, Params
 
-KEPT_BYTES = 2**28  # of probes that are held
-TOLERANCE = 0.1  # the share of the prediction by which the next order may change it
-
-Directions: TypeAlias = Callable[[], Iterable[Params]]
+PROBE_MEMORY_BYTES = 2**28  # probes that need more memory are drawn again in every pass
+BELIEVABLE_SHARE = 0.1  # of the prediction: the next order may change it by this much
+MIN_REGRESSION_PROBES = 8  # fewer probes are worth more than the degree of freedom that a slope costs
 
 
 @dataclass(frozen=True)
 class LocalAnalysis:
     """The quantities of Section 2.3 at theta*, sums over N items, each with its standard error over probes.
 
-    Two errors hold the truth as often as two standard deviations of a normal distribution do, 95 %: with few probes an
-    error is the larger, by the quantiles of Student's t. The data are taken as given: errors of probes alone.
+    Two errors contain the truth as often as two standard deviations of a normal distribution, 95 % of the time: with
+    few probes the errors are larger, by the quantiles of Student's t. They do not include the variation of the data.
     """
 
     laplacian: float  # of the log-likelihood
@@ -62,12 +58,12 @@ class LocalAnalysis:
     def believable_range(self) -> tuple[float, float]:
         """From 0 to the sigma at which the next order of the expansion may be a tenth of the prediction.
 
-        L(sigma) = L(0) + sigma^2/2 R + sigma^4 Q + ...; the range ends where |Q| and two of its errors, times sigma^4,
-        reach a tenth of |R| sigma^2/2. Q holds both things that eq. 15 leaves out: the fourth derivatives of L_i, and
-        the curvature of ln(1 + x), which matters where few items carry much.
+        L(sigma) = L(0) + sigma^2/2 R + sigma^4 Q + ...; the range ends where (|Q| + two errors) sigma^4 is a tenth of
+        |R| sigma^2/2. Q holds both terms that eq. 15 leaves out: the fourth derivatives of L_i, and the curvature of
+        ln(1 + x), which matters if few items carry most of the effect.
         """
         quartic = abs(self.quartic) + 2 * self.quartic_error
-        return 0.0, math.sqrt(TOLERANCE * abs(self.effect_rate) / (2 * quartic)) if quartic else math.inf
+        return 0.0, math.sqrt(BELIEVABLE_SHARE * abs(self.effect_rate) / (2 * quartic)) if quartic else math.inf
 
     def predicted_effect(self, sigma: float) -> float:
         """B_sigma of eq. 15: L(sigma) - L(0) of a large ensemble, summed over items."""
@@ -93,35 +89,52 @@ def local_analysis(
 
     - `parameters`, `likelihood`, `batch_size`: as in `fit`; analyse what you perturb.
     - `probes`: random directions. Errors fall with their square root; each costs a product with the Hessian and four
-      forward passes. With as many probes as theta has numbers the axes themselves are taken, and nothing is random.
+      forward passes. With at least as many probes as theta has numbers, the axes are used and the result is exact.
     - `seed`: of the probes, which are Gaussian, the law of PEP's own noise.
-    - `step`: h of the direct estimate, found when absent. Only kinks that lie within it are seen.
+    - `step`: h of the direct estimate, chosen automatically by default. Only kinks within this distance are seen.
 
-    Half-precision networks are computed in float32. How far to believe it: docs/curvature.md.
+    Half-precision networks are computed in float32. How far to trust the result: docs/curvature.md.
     """
-    _check(probes, step)
-    found, batches = landscape_of(model, data, parameters, likelihood_named(likelihood), batch_size)
-    random = _kept_if_small(partial(gaussian_directions, found.center, probes, seed), probes, found)
-    exact = probes >= found.dimensions
-    directions, count = (partial(axes, found.center), found.dimensions) if exact else (random, probes)
+    if not isinstance(probes, int) or probes < 3:
+        raise ValueError(f"`probes={probes!r}` must be a whole number, at least 3: fewer give no error. Try 16.")
+    if step is not None and not 0 < step < math.inf:
+        raise ValueError(f"`step={step}` must be positive: leave it out to have it chosen for you.")
+    landscape = landscape_of(model, data, parameters, likelihood_named(likelihood), batch_size)
+    random: Callable[[], Iterable[Params]] = partial(landscape.gaussian_directions, probes, seed)
+    if probes * landscape.direction_bytes <= PROBE_MEMORY_BYTES:
+        random = partial(list, [*random()])
+    exact = probes >= landscape.dimensions
+    directions, count = (landscape.axes, landscape.dimensions) if exact else (random, probes)
 
-    inputs = checked_inputs(found, batches)
-    gradients = _gradients(found, batches, inputs)
-    products = _products(found, batches, directions, count * inputs)
-    long = step or step_size(found, gradients, float(products.forms.mean()))
-    short = step or (long * _shorter(found.dtype) if exact else long)
-    derivatives = _derivatives(found, batches, directions, short, count * inputs)
+    with progress("gradients of every item") as tick:
+        gradients = item_gradients(landscape, tick)
+    if not len(gradients.squares):
+        raise ValueError(f"`{landscape.data.argument}` has no item that counts: every label is the ignored one.")
+    with progress("products with the Hessian", count * gradients.inputs) as tick:
+        products = hessian_products(landscape, directions, tick)
+    long = short = step or step_size(landscape, gradients, float(products.forms.mean()))
+    if exact and not step:  # the axes add no noise, so the step is as short as rounding allows: u / x^2 = x^4
+        short = long * torch.finfo(landscape.dtype).eps ** (1 / 6) / LOG_ODDS_CHANGE
+    with progress("small steps", (PASSES_PER_PROBE * count + 1) * gradients.inputs) as tick:
+        derivatives = directional_derivatives(landscape, directions, short, tick)
+    fourth = derivatives.fourth
+    if exact:
+        with progress("small steps", (PASSES_PER_PROBE * probes + 1) * gradients.inputs) as tick:
+            fourth = directional_derivatives(landscape, random, long, tick).fourth
+
     control = Control(products.slopes.square().sum(dim=1), float(gradients.squares.sum()))
-    rates = _item_rates(derivatives.second, products.slopes, gradients.squares, control)
-    fourth = derivatives.fourth if not exact else _derivatives(found, batches, random, long, probes * inputs).fourth
-    quartic, quartic_error = quartic_term(fourth, derivatives.second, exact)
+    rates = derivatives.second.sum(dim=1)
+    # Every item has a control of its own, with the weight of their sum: the items' rates add up to the effect rate.
+    excess = products.slopes.square() - gradients.squares
+    item_rates = (derivatives.second - control.weight(rates) * excess).mean(dim=0)
 
     def estimated(wanted: Tensor) -> tuple[float, float]:
         return (float(wanted.mean()), 0.0) if exact else estimate(wanted, control)
 
     laplacian, laplacian_error = estimated(products.forms)
-    effect_rate, effect_rate_error = estimated(derivatives.second.sum(dim=1))
-    kinks, kinks_error = estimated(derivatives.second.sum(dim=1) - control.values - products.forms)
+    effect_rate, effect_rate_error = estimated(rates)
+    quartic, quartic_error = quartic_term(fourth, derivatives.second, exact)
+    kinks, kinks_error = estimated(rates - control.values - products.forms)
     return LocalAnalysis(
         laplacian=laplacian,
         laplacian_error=laplacian_error,
@@ -134,52 +147,72 @@ def local_analysis(
         kinks=kinks,
         kinks_error=kinks_error,
         items=len(gradients.squares),
-        dimensions=found.dimensions,
+        dimensions=landscape.dimensions,
         probes=count,
         step=short,
-        item_rates=rates,
+        item_rates=item_rates,
     )
 
 
-def _check(probes: int, step: float | None) -> None:
-    if not isinstance(probes, int) or probes < 3:
-        raise ValueError(f"`probes={probes!r}` must be a whole number, at least 3: fewer show no error. Try 16.")
-    if step is not None and not 0 < step < math.inf:
-        raise ValueError(f"`step={step}` must be positive: leave it out to have it found.")
+@dataclass(frozen=True)
+class Control:
+    """A control variate: a quantity that every probe measures beside the wanted one, [n], with a known mean."""
+
+    values: Tensor
+    mean: float
+
+    def weight(self, wanted: Tensor) -> float:
+        """The slope of the least-squares line of the wanted quantity on the control."""
+        excess = self.values - self.values.mean()
+        spread = float(excess.square().sum())
+        return float((wanted * excess).sum()) / spread if len(wanted) >= MIN_REGRESSION_PROBES and spread else 0.0
 
 
-def _kept_if_small(directions: Directions, count: int, found: Landscape) -> Directions:
-    """Directions that are drawn once, where they fit in memory; else anew for every pass, which gives the same ones."""
-    if count * found.dimensions * found.dtype.itemsize > KEPT_BYTES:
-        return directions
-    kept = list(directions())
-    return lambda: kept
+def estimate(wanted: Tensor, control: Control) -> tuple[float, float]:
+    """The mean of the wanted quantity [n], given the true mean of the control, and the standard error of it.
+
+    The least-squares line of the one on the other, read off at the known mean, removes the noise that both share. The
+    error is scaled by Student's t: two errors contain the truth as often as two standard deviations of a normal.
+    """
+    count, weight = len(wanted), control.weight(wanted)
+    excess = control.values - control.mean
+    left = wanted - weight * excess
+    freedom = count - (2 if weight else 1)
+    spread = float((control.values - control.values.mean()).square().sum())
+    leverage = 1 / count + (float(excess.mean()) ** 2 / spread if weight else 0.0)
+    variance = float((left - left.mean()).square().sum()) / freedom
+    return float(left.mean()), math.sqrt(variance * leverage) * student_factor(freedom)
 
 
-def _shorter(dtype: torch.dtype) -> float:
-    """The step along axes: where probes add no noise, as short as rounding allows, u / x^2 = x^4."""
-    return float(torch.finfo(dtype).eps ** (1 / 6) / CHANGE)
+def standard_error(values: Tensor) -> float:
+    """The standard error of the mean of values [n], scaled by Student's t as above."""
+    return float(values.std()) / math.sqrt(len(values)) * student_factor(len(values) - 1)
 
 
-def _item_rates(second: Tensor, slopes: Tensor, squares: Tensor, control: Control) -> Tensor:
-    """Laplacian(L_i) / L_i of every item, [N], which add up to the effect rate: each item has a control of its own."""
-    weight = control.weight(second.sum(dim=1))
-    return (second - weight * (slopes.square() - squares)).mean(dim=0)
+def student_factor(freedom: int) -> float:
+    """How much wider Student's t is than a normal distribution, at two standard deviations."""
+    return float(stats.t.ppf(stats.norm.cdf(2), freedom)) / 2
 
 
-def _gradients(found: Landscape, batches: Batches, inputs: int) -> ItemGradients:
-    with progress("gradients of every item", inputs) as tick:
-        gradients = item_gradients(found, batches, tick)
-    if not len(gradients.squares):
-        raise ValueError(f"`{batches.argument}` has no item that counts: every label is the ignored one.")
-    return gradients
+def quartic_term(fourth: Tensor, second: Tensor, exact: bool) -> tuple[float, float]:
+    """Q of L(sigma) = L(0) + sigma^2/2 R + sigma^4 Q + ..., and its standard error, from derivatives [n, N].
 
+    Appendix A.1.1: E L_i(theta* + sigma v) / L_i = 1 + sigma^2/2 E[second] + sigma^4/24 E[fourth] + ..., because the
+    third moment vanishes. Its logarithm has Q = sum_i (E[fourth] / 24 - E[second]^2 / 8).
+    """
+    fourths = fourth.sum(dim=1) / 24
+    if exact:
+        return float(fourths.mean() - second.mean(dim=0).square().sum() / 8), standard_error(fourths)
+    count, total, squares = len(second), second.sum(dim=0), second.square().sum(dim=0)
 
-def _products(found: Landscape, batches: Batches, directions: Directions, inputs: int) -> Products:
-    with progress("products with the Hessian", inputs) as tick:
-        return hessian_products(found, batches, directions, tick)
+    def squared_mean(total: Tensor, squares: Tensor, n: int) -> Tensor:
+        """sum_i E[second]^2 from products of different probes only: the square of one probe would add its noise."""
+        return (total.square() - squares).sum() / (n * (n - 1))
 
-
-def _derivatives(found: Landscape, batches: Batches, directions: Directions, step: float, inputs: int) -> Directional:
-    with progress("small steps", PASSES * inputs) as tick:
-        return directional_derivatives(found, batches, directions, step, tick)
+    without_one = [  # the jackknife over probes
+        (fourths.sum() - fourths[j]) / (count - 1)
+        - squared_mean(total - second[j], squares - second[j].square(), count - 1) / 8
+        for j in range(count)
+    ]
+    found = fourths.mean() - squared_mean(total, squares, count) / 8
+    return float(found), standard_error(torch.stack(without_one)) * (count - 1)

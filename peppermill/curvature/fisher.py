@@ -2,119 +2,100 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import torch
 from torch import Tensor
 from torch.func import vjp, vmap
 
-from peppermill.curvature.landscape import Landscape, part, twice_differentiable, wide
-from peppermill.curvature.memory import inputs_at_once
-from peppermill.data import Batches, map_tensors
+from peppermill.curvature.landscape import Landscape, in_float64, twice_differentiable
+from peppermill.plumbing.nested import map_tensors
 from peppermill.plumbing.warnings import warn_user
 from peppermill.types import Inputs, Tick
 
-COPIES = 3  # of the activations: values, what flows back, and the unrolled patches of convolutions
-GRADIENTS = 2  # an item's gradient and its square
-
-#: |J^T c|^2 for every input of a batch, [B], from the inputs and one cotangent c of the outputs for each.
-Pull: TypeAlias = Callable[[Landscape, Inputs, Tensor], Tensor]
+ACTIVATION_COPIES = 3  # values, their gradients, and the unrolled patches of convolutions
+GRADIENT_COPIES = 2  # an item's gradient and its square
 
 
 @dataclass(frozen=True)
 class ItemGradients:
-    """|grad ln L_i|^2, whose sum is the trace of eq. 20, and ln L_i of every item, [N]."""
+    """|grad ln L_i|^2 and ln L_i of every item, [N]. The sum of the squares is the trace of eq. 20."""
 
     squares: Tensor
     log_likelihoods: Tensor
+    inputs: int  # how many inputs the items belong to: the pixels of an image are items of one input
 
 
-def item_gradients(landscape: Landscape, data: Batches, tick: Tick) -> ItemGradients:
-    """The squared gradients of every item at theta*.
-
-    Inputs are differentiated together by `vmap` where the network allows it, else one after another: the same numbers.
-    """
-    squares, log_likelihoods = [], []
-    pull: Pull = _together
+def item_gradients(landscape: Landscape, tick: Tick) -> ItemGradients:
+    """The squared gradient of every item at theta*; raises if outputs or labels are not what the likelihood expects."""
+    squares, log_likelihoods, count, together = [], [], 0, True
     with twice_differentiable():
-        for batch in data:
-            size = inputs_at_once(landscape, batch, COPIES, GRADIENTS)
-            for start in range(0, len(batch[1]), size):
-                inputs, labels = part(batch, start, start + size)
-                outputs = landscape.outputs(landscape.center, inputs)
-                found, pull = _squares(landscape, inputs, outputs, labels, pull)
-                squares.append(wide(found))
-                log_likelihoods.append(landscape.of_items(wide(outputs), labels.cpu()))
+        for batch in landscape.data:
+            outputs = landscape.outputs(landscape.center, batch[0])
+            if not bool(outputs.isfinite().all()):
+                raise ValueError(
+                    "the outputs of the network are NaN or infinite on these data: check its weights and the inputs."
+                )
+            landscape.likelihood.check(outputs, batch[1])
+            log_likelihoods.append(landscape.of_items(in_float64(outputs), batch[1].cpu()))
+            count += len(batch[1])
+            rest = outputs
+            for inputs, labels in landscape.parts(batch, ACTIVATION_COPIES, GRADIENT_COPIES):
+                found, together = _item_squares(landscape, inputs, rest[: len(labels)], labels, together)
+                squares.append(in_float64(found))
+                rest = rest[len(labels) :]
                 tick(len(labels))
-    return ItemGradients(torch.cat(squares), torch.cat(log_likelihoods))
+    return ItemGradients(torch.cat(squares), torch.cat(log_likelihoods), count)
 
 
-def _squares(landscape: Landscape, inputs: Inputs, outputs: Tensor, labels: Tensor, pull: Pull) -> tuple[Tensor, Pull]:
-    """The items' squares and the way they were found.
+def _item_squares(
+    landscape: Landscape, inputs: Inputs, outputs: Tensor, labels: Tensor, together: bool
+) -> tuple[Tensor, bool]:
+    """The squared gradients of the items, and whether the network runs under `vmap`.
 
-    The likelihood stays outside of `vmap`: it hands down d ln L_i / d outputs. An input with several items, the pixels
-    of an image, takes as many turns as it has items.
+    The likelihood stays outside of `vmap` and supplies d ln L_i / d outputs. An input with k items, such as the pixels
+    of an image, is differentiated k times.
     """
     log_likelihoods, back = vjp(lambda given: landscape.of_items(given, labels), outputs)[:2]
-    counts = _items_of_inputs(landscape, outputs, labels)
+    predictions, items_of = landscape.likelihood.predict(outputs), landscape.likelihood.items
+    counts = torch.tensor([len(items_of(predictions[k : k + 1], labels[k : k + 1])[1]) for k in range(len(labels))])
+    counts = counts.to(outputs.device)
     starts = counts.cumsum(0) - counts
     squares = torch.zeros_like(log_likelihoods)
     for turn in range(int(counts.max())):
         items = starts[counts > turn] + turn
         (cotangents,) = back(torch.zeros_like(log_likelihoods).index_fill(0, items, 1.0))
-        pulled, pull = _pulled(landscape, inputs, cotangents, pull)
-        squares[items] = pulled[counts > turn]
-    return squares, pull
+        found, together = _input_squares(landscape, inputs, cotangents, together)
+        squares[items] = found[counts > turn]
+    return squares, together
 
 
-def _items_of_inputs(landscape: Landscape, outputs: Tensor, labels: Tensor) -> Tensor:
-    """How many items each input has: one for an image's class, fewer where labels are ignored."""
-    predictions = landscape.likelihood.predict(outputs)
-    counted = [
-        len(landscape.likelihood.items(predictions[k : k + 1], labels[k : k + 1])[1]) for k in range(len(labels))
-    ]
-    return torch.tensor(counted, device=outputs.device)
+def _input_squares(landscape: Landscape, inputs: Inputs, cotangents: Tensor, together: bool) -> tuple[Tensor, bool]:
+    """|J^T c|^2 for every input, [B], from one cotangent c of the outputs for each; and whether `vmap` did it.
 
+    Networks that cannot run under `vmap` are differentiated one input after another, with the same result.
+    """
+    tensors: list[Tensor] = []
+    map_tensors(tensors.append, inputs)
 
-def _pulled(landscape: Landscape, inputs: Inputs, cotangents: Tensor, pull: Pull) -> tuple[Tensor, Pull]:
-    if pull is _one_by_one:
-        return pull(landscape, inputs, cotangents), pull
+    def square(given: list[Tensor], cotangent: Tensor) -> Tensor:
+        alone = iter(tensor.unsqueeze(0) for tensor in given)
+        single = map_tensors(lambda _: next(alone), inputs)
+        outputs, back = vjp(lambda params: landscape.outputs(params, single), landscape.center)[:2]
+        (gradient,) = back(cotangent.reshape(outputs.shape))
+        return torch.stack([value.square().sum() for value in gradient.values()]).sum()
+
+    def one_by_one() -> Tensor:
+        return torch.stack([square([t[k] for t in tensors], c) for k, c in enumerate(cotangents)])
+
+    if not together:
+        return one_by_one(), False
     try:
-        return pull(landscape, inputs, cotangents), pull
-    except Exception as error:  # whatever goes wrong inside vmap; a fault of the network's own comes up again below
-        squares = _one_by_one(landscape, inputs, cotangents)
+        return vmap(square)(tensors, cotangents), True
+    except Exception as error:  # anything can go wrong inside vmap; an error of the network itself is raised again here
+        squares = one_by_one()
         warn_user(
-            f"this {type(landscape.model).__name__} cannot run under vmap ({' '.join(str(error).split())[:120]}...), "
-            "so gradients are taken one item after another: the same answer, later."
+            f"this {type(landscape.network).__name__} cannot run under vmap ({' '.join(str(error).split())[:120]}...), "
+            "so gradients are computed one item after another: the same answer, but slower."
         )
-        return squares, _one_by_one
-
-
-def _together(landscape: Landscape, inputs: Inputs, cotangents: Tensor) -> Tensor:
-    squares: Tensor = vmap(lambda given, cotangent: _square(landscape, inputs, given, cotangent))(
-        _tensors(inputs), cotangents
-    )
-    return squares
-
-
-def _one_by_one(landscape: Landscape, inputs: Inputs, cotangents: Tensor) -> Tensor:
-    tensors = _tensors(inputs)
-    squares = [_square(landscape, inputs, [t[k] for t in tensors], c) for k, c in enumerate(cotangents)]
-    return torch.stack(squares)
-
-
-def _square(landscape: Landscape, inputs: Inputs, given: list[Tensor], cotangent: Tensor) -> Tensor:
-    """|J^T c|^2 of one input, its tensors without their batch dimension."""
-    alone = iter(tensor.unsqueeze(0) for tensor in given)
-    single = map_tensors(lambda _: next(alone), inputs)
-    outputs, back = vjp(lambda params: landscape.outputs(params, single), landscape.center)[:2]
-    (gradient,) = back(cotangent.reshape(outputs.shape))
-    return torch.stack([value.square().sum() for value in gradient.values()]).sum()
-
-
-def _tensors(inputs: Inputs) -> list[Tensor]:
-    found: list[Tensor] = []
-    map_tensors(found.append, inputs)
-    return found
+        return squares, False

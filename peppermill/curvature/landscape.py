@@ -1,4 +1,4 @@
-"""ln L_i as a function of the selected parameters: what every derivative of this package is taken of."""
+"""ln L_i as a function of the selected parameters: the function that this package differentiates."""
 
 from __future__ import annotations
 
@@ -10,26 +10,31 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from peppermill.data import Batches, as_arguments, map_tensors, output_tensor
+from peppermill.data import Batches, as_arguments, output_tensor
 from peppermill.engines.loop import refuse_training_mode
 from peppermill.foreign import functional_call
 from peppermill.noise import Noise
 from peppermill.parameters import Selection, select
+from peppermill.plumbing.nested import map_tensors
 from peppermill.types import Batch, Data, Inputs, Likelihood, Params
+
+MEMORY_BYTES = 2**29  # for activations and gradients: leaves room for torch and the data within 2 GB
+GPU_MEMORY_SHARE = 1 / 4  # of the free memory of a GPU, if that is more: a GPU is fast only on large batches
 
 
 @dataclass(frozen=True)
 class Landscape:
-    """theta -> ln L_i(theta) around theta*, in float32 at least; the network itself is read and never written.
+    """theta -> ln L_i(theta) around theta* on some data, in float32 at least.
 
-    `center` is theta*, the selected parameters; `rest` is everything else that the network holds, statistics of batch
-    norm among it, which stays as it is.
+    `center` is theta*, the selected parameters. `rest` holds the other parameters and the buffers, such as the
+    statistics of batch norm, which stay as they are.
     """
 
-    model: nn.Module
+    network: nn.Module
     likelihood: Likelihood
     center: Params
     rest: Params
+    data: Batches
 
     @property
     def dimensions(self) -> int:
@@ -40,87 +45,104 @@ class Landscape:
     def dtype(self) -> torch.dtype:
         return next(iter(self.center.values())).dtype
 
+    @property
+    def direction_bytes(self) -> int:
+        """The memory of one direction in the space of theta, or of one gradient."""
+        return sum(value.nbytes for value in self.center.values())
+
+    @property
+    def directions_at_once(self) -> int:
+        """How many directions fit into memory, at least one."""
+        return max(1, MEMORY_BYTES // self.direction_bytes)
+
     def outputs(self, params: Params, inputs: Inputs) -> Tensor:
-        """What the network gives for a batch of inputs at theta."""
+        """The outputs of the network at theta for a batch of inputs."""
         args, kwargs = as_arguments(inputs)
-        return output_tensor(functional_call(self.model, {**self.rest, **params}, args, kwargs))
+        return output_tensor(functional_call(self.network, {**self.rest, **params}, args, kwargs))
 
     def of_items(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """ln L_i of the items that count, [n], from the network's outputs."""
+        """ln L_i of the items that count, [n], from the outputs of the network."""
         return self.likelihood.log_likelihoods(*self.likelihood.items(self.likelihood.predict(outputs), labels))
 
-    def log_likelihoods(self, params: Params, inputs: Inputs, labels: Tensor) -> Tensor:
-        """ln L_i(theta) of a batch, [n]."""
-        return self.of_items(self.outputs(params, inputs), labels)
+    def gaussian_directions(self, count: int, seed: int) -> Iterator[Params]:
+        """Probes v with the law of PEP's own noise, from a random stream that no ensemble uses."""
+        noise = Noise("gaussian", antithetic=False, seed=seed)
+        for probe in range(count):
+            yield {
+                name: noise.draw(f"probe {name}", probe, value).to(value.dtype) for name, value in self.center.items()
+            }
+
+    def axes(self) -> Iterator[Params]:
+        """sqrt(d) e_k for k = 1..d: the mean of v^T A v over these directions is the trace of A."""
+        for name, value in self.center.items():
+            for position in range(value.numel()):
+                direction = {other: torch.zeros_like(zeros) for other, zeros in self.center.items()}
+                direction[name].view(-1)[position] = self.dimensions**0.5
+                yield direction
+
+    def parts(self, batch: Batch, activations: int, gradients: int = 0) -> Iterator[Batch]:
+        """The batch in parts small enough for memory, with at least one input each.
+
+        Every input needs memory for `activations` copies of its activations and for `gradients` gradients.
+        """
+        device = batch[1].device
+        budget = MEMORY_BYTES
+        if device.type == "cuda":
+            budget = max(budget, int(GPU_MEMORY_SHARE * torch.cuda.mem_get_info(device)[0]))
+        one_input = activations * self._activation_bytes(batch) + gradients * self.direction_bytes
+        size = max(1, budget // max(1, one_input))
+        for start in range(0, len(batch[1]), size):
+            yield slice_batch(batch, start, start + size)
+
+    def _activation_bytes(self, batch: Batch) -> int:
+        """What the forward pass of one input keeps for the backward pass, without the weights."""
+        saved: dict[int, int] = {}
+
+        def pack(tensor: Tensor) -> Tensor:
+            saved[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+            return tensor
+
+        inputs, _ = slice_batch(batch, 0, 1)
+        leaves = {name: value.detach().requires_grad_() for name, value in self.center.items()}
+        with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            outputs = self.outputs(leaves, inputs)
+        del outputs  # keeps the saved tensors alive, so that no two of them share an address
+        for value in (*self.center.values(), *self.rest.values()):
+            saved.pop(value.untyped_storage().data_ptr(), None)
+        return sum(saved.values())
 
 
 def landscape_of(
     model: nn.Module, data: Data, parameters: Selection, likelihood: Likelihood, batch_size: int
-) -> tuple[Landscape, Batches]:
-    """The landscape around the network's weights, and the data in its type; half precision becomes float32."""
+) -> Landscape:
+    """The landscape around the weights of the network. Half precision becomes float32."""
     refuse_training_mode(model)
-    floating = [value.dtype for value in model.parameters() if value.is_floating_point()]
     dtype = torch.float32
-    for found in floating:
-        dtype = torch.promote_types(dtype, found)
-
-    def typed(value: Tensor) -> Tensor:
-        return value.detach().to(dtype if value.is_floating_point() else value.dtype)
-
-    center = {name: typed(value) for name, value in select(model, parameters).items()}
-    everything = dict(model.named_parameters()) | dict(model.named_buffers())
-    rest = {name: typed(value) for name, value in everything.items() if name not in center}
+    for value in model.parameters():
+        dtype = torch.promote_types(dtype, value.dtype) if value.is_floating_point() else dtype
+    everything = {
+        name: value.detach().to(dtype if value.is_floating_point() else value.dtype)
+        for name, value in (*model.named_parameters(), *model.named_buffers())
+    }
+    center = {name: everything.pop(name) for name in select(model, parameters)}
     batches = Batches(data, model, batch_size=batch_size)
     batches.dtype = dtype
-    return Landscape(model, likelihood, center, rest), batches
+    return Landscape(model, likelihood, center, everything, batches)
 
 
-@torch.no_grad()
-def checked_inputs(landscape: Landscape, data: Batches) -> int:
-    """How many inputs the data have, after a look at what the network says about each."""
-    count = 0
-    for inputs, labels in data:
-        outputs = landscape.outputs(landscape.center, inputs)
-        if not bool(outputs.isfinite().all()):
-            raise ValueError(
-                "the network itself gives outputs that are NaN or infinite on these data: check its weights and the "
-                "inputs first."
-            )
-        landscape.likelihood.check(outputs, labels)
-        count += len(labels)
-    return count
-
-
-def gaussian_directions(center: Params, count: int, seed: int) -> Iterator[Params]:
-    """Probes v with the law of PEP's own noise, from a stream that no ensemble uses."""
-    noise = Noise("gaussian", antithetic=False, seed=seed)
-    for probe in range(count):
-        yield {name: noise.draw(f"probe {name}", probe, value).to(value.dtype) for name, value in center.items()}
-
-
-def axes(center: Params) -> Iterator[Params]:
-    """sqrt(d) e_k for k = 1..d, with which the mean of v^T A v is the trace of A itself."""
-    length = sum(value.numel() for value in center.values()) ** 0.5
-    for name, value in center.items():
-        for position in range(value.numel()):
-            direction = {other: torch.zeros_like(zeros) for other, zeros in center.items()}
-            direction[name].view(-1)[position] = length
-            yield direction
-
-
-def wide(values: Tensor) -> Tensor:
-    """In float64 and in main memory, because not every device has one: sums, and the softmax, add no rounding."""
-    return values.cpu().double()
-
-
-def part(batch: Batch, start: int, stop: int) -> Batch:
-    """Some of the inputs of a batch, with their labels."""
+def slice_batch(batch: Batch, start: int, stop: int) -> Batch:
+    """Some inputs of a batch, with their labels."""
     return map_tensors(lambda tensor: tensor[start:stop], batch[0]), batch[1][start:stop]
+
+
+def in_float64(values: Tensor) -> Tensor:
+    """The values in float64 on the CPU (not every device has float64), so that sums and softmax add no rounding."""
+    return values.cpu().double()
 
 
 @contextmanager
 def twice_differentiable() -> Iterator[None]:
-    """No graph of our own, and attention by plain products: its fused kernels have no second derivative."""
+    """Compute attention by plain products: its fused kernels have no second derivative. Record no outer graph."""
     fused = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:

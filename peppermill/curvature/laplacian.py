@@ -1,13 +1,13 @@
 """The Laplacian of the log-likelihood, eq. 16 to 20, by the estimator of Hutchinson (1990).
 
-E[v^T H v] is the trace of H for any v of mean 0 and covariance 1; v^T H v costs one product of the Hessian with v. The
-same pass gives the slope of every ln L_i along v, whose squares have the trace of the Fisher information for their
-mean: it is known exactly, and what a probe gets wrong there tells what it gets wrong elsewhere.
+E[v^T H v] is the trace of H for any v with mean 0 and covariance 1, and v^T H v costs one product of the Hessian with
+v. The same pass gives the slope of every ln L_i along v. The mean of the squared slopes is the trace of the Fisher
+information, which is known exactly, so a probe's error in the one predicts its error in the other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import islice
 
@@ -15,15 +15,10 @@ import torch
 from torch import Tensor
 from torch.func import grad, jvp, vjp
 
-from peppermill.curvature.landscape import Landscape, part, twice_differentiable, wide
-from peppermill.curvature.memory import BUDGET, inputs_at_once
-from peppermill.data import Batches
+from peppermill.curvature.landscape import Landscape, in_float64, twice_differentiable
 from peppermill.types import Batch, Params, Tick
 
-COPIES = 5  # of the activations: values, what flows back, and what flows back through both
-
-#: From a direction v to the pair (H v, J v).
-Along = Callable[[Params], tuple[Params, Tensor]]
+ACTIVATION_COPIES = 5  # values, their gradients, and the gradients of both
 
 
 @dataclass(frozen=True)
@@ -34,79 +29,64 @@ class Products:
     slopes: Tensor
 
 
-def hessian_products(
-    landscape: Landscape, data: Batches, directions: Callable[[], Iterable[Params]], tick: Tick
-) -> Products:
+def hessian_products(landscape: Landscape, directions: Callable[[], Iterable[Params]], tick: Tick) -> Products:
     """v^T H v of L(theta) = sum_i ln L_i(theta) at theta*; its mean over directions is the Laplacian."""
     forms, slopes = [], []
     with twice_differentiable():
-        for chunk in data.chunks():
-            size = inputs_at_once(landscape, chunk[0], COPIES)
-            rows = [_along(landscape, chunk, group, size, tick) for group in _groups(landscape, directions())]
-            forms.append(torch.cat([form for form, _ in rows]))
-            slopes.append(torch.cat([slope for _, slope in rows]))
+        for batch in landscape.data:
+            parts, rest = list(landscape.parts(batch, ACTIVATION_COPIES)), iter(directions())
+            rows = []
+            while group := list(islice(rest, landscape.directions_at_once)):
+                found = [_along_directions(landscape, part, group, tick) for part in parts]
+                group_forms, group_slopes = zip(*found, strict=True)
+                rows.append((torch.stack(group_forms).sum(dim=0), torch.cat(group_slopes, dim=1)))
+            batch_forms, batch_slopes = zip(*rows, strict=True)
+            forms.append(torch.cat(batch_forms))
+            slopes.append(torch.cat(batch_slopes))
     return Products(torch.stack(forms).sum(dim=0), torch.cat(slopes, dim=1))
 
 
-def second_derivatives(function: Callable[[Params], Tensor], params: Params) -> Along:
-    """For any direction v: H v of the sum of a function's values [n], and the slope J v of each of them, [n].
+def _along_directions(landscape: Landscape, part: Batch, group: list[Params], tick: Tick) -> tuple[Tensor, Tensor]:
+    """v^T H v, [group], and the slopes, [group, n], on one part of a batch."""
+    inputs, labels = part
+    derivatives = second_derivatives(
+        lambda params: landscape.of_items(landscape.outputs(params, inputs), labels), landscape.center
+    )
+    forms, slopes = [], []
+    for direction in group:
+        product, slope = derivatives(direction)
+        forms.append(torch.stack([(in_float64(product[name]) * in_float64(v)).sum() for name, v in direction.items()]))
+        slopes.append(in_float64(slope))
+        tick(len(labels))
+    return torch.stack(forms).sum(dim=1), torch.stack(slopes)
 
-    Both are derivatives of the weighted gradient J^T c at c = 1: along v with respect to theta, and to c. One graph of
-    it serves all directions. Where an operation of the network has no second derivative in reverse, each direction is
-    taken forward over reverse.
+
+def second_derivatives(
+    function: Callable[[Params], Tensor], params: Params
+) -> Callable[[Params], tuple[Params, Tensor]]:
+    """A function from a direction v to H v of the sum of `function`'s values [n], and to the slope J v of each, [n].
+
+    Both are derivatives of the weighted gradient J^T c at c = 1: along v with respect to theta, and to c. All
+    directions share one graph of it. If an operation of the network has no second derivative in reverse mode, each
+    direction is computed forward over reverse.
     """
-    ones = torch.ones_like(function(params))
 
     def weighted(at: Params, weights: Tensor) -> Params:
         gradient: Params = vjp(function, at)[1](weights)[0]
         return gradient
 
-    in_reverse: Along = vjp(weighted, params, ones)[1]
-
-    def along(direction: Params) -> tuple[Params, Tensor]:
-        try:
-            return in_reverse(direction)
-        except RuntimeError:  # "is not implemented", or a fault of the network's own, which comes up again here
-            return _forward_over_reverse(function, params, direction)
-
-    return along
-
-
-def _forward_over_reverse(
-    function: Callable[[Params], Tensor], params: Params, direction: Params
-) -> tuple[Params, Tensor]:
     def summed(at: Params) -> tuple[Tensor, Tensor]:
         values = function(at)
         return values.sum(), values
 
-    found: tuple[Params, Tensor] = jvp(grad(summed, has_aux=True), (params,), (direction,))[1]
-    return found
+    in_reverse = vjp(weighted, params, torch.ones_like(function(params)))[1]
 
+    def along(direction: Params) -> tuple[Params, Tensor]:
+        found: tuple[Params, Tensor]
+        try:
+            found = in_reverse(direction)
+        except RuntimeError:  # "not implemented"; an error of the network itself is raised again below
+            found = jvp(grad(summed, has_aux=True), (params,), (direction,))[1]
+        return found
 
-def _groups(landscape: Landscape, directions: Iterable[Params]) -> Iterator[list[Params]]:
-    """As many directions at once as fit into the budget of memory."""
-    most, rest = max(1, BUDGET // (landscape.dtype.itemsize * landscape.dimensions)), iter(directions)
-    while group := list(islice(rest, most)):
-        yield group
-
-
-def _along(
-    landscape: Landscape, chunk: list[Batch], group: list[Params], size: int, tick: Tick
-) -> tuple[Tensor, Tensor]:
-    """v^T H v, [group], and slopes [group, n], over one chunk of the data."""
-    forms, slopes = torch.zeros(len(group), dtype=torch.float64), []
-    for batch in chunk:
-        for start in range(0, len(batch[1]), size):
-            inputs, labels = part(batch, start, start + size)
-            along = second_derivatives(
-                lambda params, x=inputs, y=labels: landscape.log_likelihoods(params, x, y),  # type: ignore[misc]
-                landscape.center,
-            )
-            rows = []
-            for row, direction in enumerate(group):
-                product, slope = along(direction)
-                forms[row] += sum(float((wide(product[name]) * wide(v)).sum()) for name, v in direction.items())
-                rows.append(wide(slope))
-                tick(len(labels))
-            slopes.append(torch.stack(rows))
-    return forms, torch.cat(slopes, dim=1)
+    return along

@@ -1,4 +1,4 @@
-"""The PEP effect as eq. 15 predicts it and as an ensemble shows it; and which items carry it."""
+"""The PEP effect predicted by eq. 15 and measured by an ensemble, and the items that carry it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from peppermill import metrics
 from peppermill import parameters as selection
-from peppermill.curvature.analysis import LocalAnalysis
-from peppermill.curvature.estimates import standard_error
+from peppermill.curvature.analysis import LocalAnalysis, standard_error
 from peppermill.data import Batches
 from peppermill.engines.loop import run_members
 from peppermill.likelihood import ensemble_log_likelihood, likelihood_named
@@ -23,7 +22,7 @@ from peppermill.plumbing.progress import progress
 from peppermill.predictions import Predictions
 from peppermill.types import Data, Likelihood
 
-FRACTIONS = (0.01, 0.05, 0.1, 0.5)
+HARDEST_FRACTIONS = (0.01, 0.05, 0.1, 0.5)  # of the items
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,7 @@ class EffectPoint:
 
 @dataclass(frozen=True)
 class Carried:
-    """What part of an effect some of the items carry; above 1 where the others lose."""
+    """The share of an effect that some items carry; above 1 if the others lose."""
 
     who: str
     fraction: float  # of the items
@@ -58,13 +57,14 @@ def compare_effects(
     likelihood: str | Likelihood = "categorical",
     batch_size: int = 500,
 ) -> tuple[EffectPoint, ...]:
-    """Predicted and measured effect for every sigma; the members are antithetic pairs that no probe of ours has seen.
+    """The predicted and the measured effect for every sigma.
 
-    Pairs, because an average over m independent members loses sigma^2/2 Tr F / m, of the order of the effect itself.
+    The members are antithetic pairs, independent of the probes of the analysis. Pairs, because an average over m
+    independent members loses sigma^2/2 Tr F / m, which is of the order of the effect itself.
     """
     if size < 6 or size % 2:
         raise ValueError(
-            f"`size={size}` must be even and at least 6: members come in pairs, whose spread is the error."
+            f"`size={size}` must be even and at least 6: the error is computed from the spread of pairs of members."
         )
     chosen = likelihood_named(likelihood)
     perturbation = Perturbation(selection.select(model, parameters), Noise(seed=seed), size)
@@ -85,7 +85,7 @@ def compare_effects(
 
 
 def carried_by(effects: Tensor, predictions: Predictions) -> tuple[Carried, ...]:
-    """How much of the sum of effects [N] the hardest items carry: those of lowest likelihood, and the misclassified."""
+    """The share of the sum of effects [N] that the hardest items carry: the misclassified, and the least likely."""
     order = predictions.log_likelihoods.cpu().argsort()
     total, count = float(effects.sum()), len(effects)
     found = []
@@ -94,7 +94,7 @@ def carried_by(effects: Tensor, predictions: Predictions) -> tuple[Carried, ...]
         found.append(
             Carried("that the network gets wrong", float(wrong.double().mean()), float(effects[wrong].sum()) / total)
         )
-    for fraction in FRACTIONS:
+    for fraction in HARDEST_FRACTIONS:
         hardest = order[: math.ceil(fraction * count)]
         found.append(Carried("of lowest likelihood", len(hardest) / count, float(effects[hardest].sum()) / total))
     return tuple(found)

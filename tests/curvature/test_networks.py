@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, hessian
 
 import peppermill as pm
-from peppermill.curvature import memory
-from peppermill.curvature.analysis import LocalAnalysis
+from peppermill.curvature import landscape
 
 
 def images(count: int = 12, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -30,12 +29,12 @@ def network() -> nn.Module:
     return model.eval()
 
 
-def numbers(found: LocalAnalysis) -> list[float]:
+def numbers(found: pm.LocalAnalysis) -> list[float]:
     fields = [value for value in vars(replace(found)).values() if isinstance(value, float)]
     return [*fields, *found.item_rates.tolist()]
 
 
-def assert_same(found: LocalAnalysis, expected: LocalAnalysis, rel: float) -> None:
+def assert_same(found: pm.LocalAnalysis, expected: pm.LocalAnalysis, rel: float) -> None:
     scale = max(abs(expected.fisher_trace), abs(expected.laplacian))
     assert found.laplacian == pytest.approx(expected.laplacian, rel=rel, abs=rel * scale)
     assert found.fisher_trace == pytest.approx(expected.fisher_trace, rel=rel)
@@ -46,7 +45,7 @@ def test_batches_chunks_and_memory_do_not_matter(monkeypatch: pytest.MonkeyPatch
     model, (x, y) = network().double(), images()
     whole = pm.local_analysis(model, (x.double(), y), probes=8)
     assert_same(pm.local_analysis(model, [(x[:5].double(), y[:5]), (x[5:].double(), y[5:])], probes=8), whole, 1e-9)
-    monkeypatch.setattr(memory, "BUDGET", 1)  # one input at a time
+    monkeypatch.setattr(landscape, "MEMORY_BYTES", 1)  # one input at a time
     assert_same(pm.local_analysis(model, (x.double(), y), probes=8, batch_size=5), whole, 1e-9)
 
 

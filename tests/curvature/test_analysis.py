@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, hessian, jacrev, vmap
 
 import peppermill as pm
-from peppermill.curvature.analysis import LocalAnalysis
-from peppermill.curvature.estimates import Control, estimate
+from peppermill.curvature.analysis import Control, estimate
 
 
 @dataclass(frozen=True)
@@ -207,7 +206,7 @@ def test_two_stated_errors_hold_the_truth_95_times_in_100(steps: int, fresh: boo
     assert 0.93 <= _share(found, "effect_rate", float(truth.laplacians_of_likelihood.sum())) <= 0.97
 
 
-def _share(found: list[LocalAnalysis], name: str, truth: float) -> float:
+def _share(found: list[pm.LocalAnalysis], name: str, truth: float) -> float:
     return sum(abs(getattr(f, name) - truth) < 2 * getattr(f, f"{name}_error") for f in found) / len(found)
 
 
