@@ -14,21 +14,9 @@ from scipy.special import expit, log_softmax, logsumexp
 from torch import nn
 
 import peppermill as pm
-from peppermill.fingerprint import fingerprint
-from peppermill.noise import Noise
-from peppermill.parameters import select
-from peppermill.recipe import Recipe
-from peppermill.tuning.golden import Evaluation, SigmaSearch
 
-SUFFIXES = ("pt2", "onnx")
-
-
-def ensemble(model, sigma=0.2, size=3, temperature=1.0, likelihood=None, parameters="kernels"):
-    """An ensemble that was not fitted: its numbers are given."""
-    search = SigmaSearch((Evaluation(sigma, -1.0, temperature, -1.0),), 0.0, 1.0, 20, False)
-    selected, likelihood = tuple(select(model, parameters)), likelihood or pm.Categorical()
-    recipe = Recipe(sigma, size, Noise(), parameters, selected, likelihood, temperature, search, fingerprint(model))
-    return pm.PepEnsemble(model, recipe)
+#: What runs through onnxruntime takes seconds.
+SUFFIXES = ("pt2", pytest.param("onnx", marks=pytest.mark.slow))
 
 
 def copies(pep, *inputs):
@@ -62,7 +50,7 @@ def answers(path, *args, **kwargs):
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def test_a_file_gives_the_mean_of_noisy_copies_for_any_number_of_items(cnn, images, tmp_path, suffix):
+def test_a_file_gives_the_mean_of_noisy_copies_for_any_number_of_items(ensemble, cnn, images, tmp_path, suffix):
     """The example has one item, the calls 1, 7 and 20; the network has batch norm."""
     pep, path = ensemble(cnn, temperature=1.3), tmp_path / f"deep/down.{suffix}"
     before = networks.snapshot(cnn)
@@ -77,14 +65,14 @@ def test_a_file_gives_the_mean_of_noisy_copies_for_any_number_of_items(cnn, imag
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def test_tied_weights_get_the_same_noise_in_both_places(tied, data, tmp_path, suffix):
+def test_tied_weights_get_the_same_noise_in_both_places(ensemble, tied, data, tmp_path, suffix):
     pep, path = ensemble(tied), tmp_path / f"model.{suffix}"
     pep.export(path, data[0][:3])
     np.testing.assert_allclose(answers(path, data[0])["log_probabilities"], mean_log_probs(pep, data[0]), atol=2e-6)
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def test_inputs_are_called_as_the_network_calls_them(two_inputs, tmp_path, suffix):
+def test_inputs_are_called_as_the_network_calls_them(ensemble, two_inputs, tmp_path, suffix):
     """A tuple by position, a dict by name."""
     pep, path = ensemble(two_inputs, size=2), tmp_path / f"model.{suffix}"
     left, right = networks.items(5)[0], networks.items(5, seed=2)[0]
@@ -99,7 +87,7 @@ def test_inputs_are_called_as_the_network_calls_them(two_inputs, tmp_path, suffi
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def test_logarithms_do_not_underflow_where_probabilities_do(data, tmp_path, suffix):
+def test_logarithms_do_not_underflow_where_probabilities_do(ensemble, data, tmp_path, suffix):
     """Members' log-probabilities down to -1,000: exp of them is 0, and the file must not go through it."""
     model = networks.mlp()
     with torch.no_grad():
@@ -112,7 +100,7 @@ def test_logarithms_do_not_underflow_where_probabilities_do(data, tmp_path, suff
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def test_a_yes_or_no_network_gives_the_probability_of_yes(data, tmp_path, suffix):
+def test_a_yes_or_no_network_gives_the_probability_of_yes(ensemble, data, tmp_path, suffix):
     model = networks.mlp(classes=2)
     with torch.no_grad():
         model[2].weight[1].mul_(3000)
@@ -126,7 +114,8 @@ def test_a_yes_or_no_network_gives_the_probability_of_yes(data, tmp_path, suffix
     assert np.abs(yes - no).max() > 200
 
 
-def test_a_regression_gives_the_mixtures_mean_and_log_variance(data, tmp_path):
+@pytest.mark.slow
+def test_a_regression_gives_the_mixtures_mean_and_log_variance(ensemble, data, tmp_path):
     pep, path = ensemble(networks.mlp(classes=2), likelihood=pm.Gaussian()), tmp_path / "model.onnx"
     pep.export(path, data[0][:2])
     found, (means, log_variances) = answers(path, data[0]), np.moveaxis(copies(pep, data[0]), -1, 0)
@@ -140,13 +129,13 @@ def held(path):
     return sum(value.numel() for value in torch.export.load(path).state_dict.values())
 
 
-def test_what_is_not_perturbed_is_held_once(cnn, images, tmp_path):
+def test_what_is_not_perturbed_is_held_once(ensemble, cnn, images, tmp_path):
     """Kernels of 36 + 320 + 15 numbers, m = 4 times; 47 others: biases, batch norm, two counters."""
     ensemble(cnn, size=4).export(tmp_path / "model.pt2", images[0][:2])
     assert held(tmp_path / "model.pt2") == 4 * (36 + 320 + 15) + (4 + 5 + 3) + 4 * (4 + 5) + 2
 
 
-def test_without_noise_the_file_is_one_network(cnn, images, tmp_path):
+def test_without_noise_the_file_is_one_network(ensemble, cnn, images, tmp_path):
     pep, path = ensemble(cnn, sigma=0.0, size=50, temperature=2.0), tmp_path / "model.pt2"
     pep.export(path, images[0][:2])
     expected = torch.softmax(cnn(images[0]) / 2, dim=1).detach()
@@ -165,7 +154,8 @@ class Recurrent(nn.Module):
         return self.head(self.memory(inputs)[0][:, -1])
 
 
-def test_a_recurrent_network_that_returns_an_object(tmp_path):
+@pytest.mark.slow
+def test_a_recurrent_network_that_returns_an_object(ensemble, tmp_path):
     model = networks.seeded(Recurrent)
     pep, inputs = ensemble(model, size=2), networks.items(4, shape=(5, 4))[0]
     pep.export(tmp_path / "model.onnx", inputs[:1])
@@ -173,7 +163,7 @@ def test_a_recurrent_network_that_returns_an_object(tmp_path):
     np.testing.assert_allclose(found, pep.predict_proba(inputs).detach(), atol=1e-6)
 
 
-def test_half_precision_stays(mlp, data, tmp_path):
+def test_half_precision_stays(ensemble, mlp, data, tmp_path):
     pep = ensemble(mlp.bfloat16())
     pep.export(tmp_path / "model.pt2", data[0][:2])
     inputs = data[0].bfloat16()
@@ -181,7 +171,8 @@ def test_half_precision_stays(mlp, data, tmp_path):
     np.testing.assert_allclose(found, pep.predict_proba(inputs).detach(), atol=1e-2)
 
 
-def test_a_transformer_from_a_dict(tmp_path):
+@pytest.mark.slow
+def test_a_transformer_from_a_dict(ensemble, tmp_path):
     transformers = pytest.importorskip("transformers")
     config = transformers.BertConfig(
         hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8, vocab_size=20, num_labels=3
@@ -194,7 +185,8 @@ def test_a_transformer_from_a_dict(tmp_path):
     np.testing.assert_allclose(answers(tmp_path / "model.onnx", **inputs)["probabilities"], expected, atol=1e-6)
 
 
-def test_the_file_needs_no_peppermill(cnn, images, tmp_path):
+@pytest.mark.slow
+def test_the_file_needs_no_peppermill(ensemble, cnn, images, tmp_path):
     """In a process that cannot import it; what the ensemble was is in the file."""
     pep = ensemble(cnn, temperature=1.5)
     pep.export(tmp_path / "model.pt2", images[0][:2])
@@ -215,9 +207,10 @@ def test_the_file_needs_no_peppermill(cnn, images, tmp_path):
     assert about == {"sigma": 0.2, "size": 3, "temperature": 1.5, "likelihood": "categorical"}
 
 
-def test_the_files_say_nothing_of_the_machine(mlp, data, tmp_path):
+@pytest.mark.slow
+def test_the_files_say_nothing_of_the_machine(ensemble, mlp, data, tmp_path):
     """torch would write the path and the text of every line of code that was traced."""
-    for suffix in SUFFIXES:
+    for suffix in ("pt2", "onnx"):
         ensemble(mlp, size=1).export(tmp_path / f"model.{suffix}", data[0][:2])
         content = (tmp_path / f"model.{suffix}").read_bytes()
         assert b".py" not in content

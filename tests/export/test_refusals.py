@@ -7,29 +7,15 @@ import pytest
 import torch
 from torch import nn
 
-import peppermill as pm
-from peppermill.fingerprint import fingerprint
-from peppermill.noise import Noise
-from peppermill.parameters import select
-from peppermill.recipe import Recipe
-from peppermill.tuning.golden import Evaluation, SigmaSearch
-
-
-def ensemble(model, sigma=0.2):
-    search = SigmaSearch((Evaluation(sigma, -1.0, 1.0, -1.0),), 0.0, 1.0, 20, False)
-    selected = tuple(select(model, "kernels"))
-    recipe = Recipe(sigma, 2, Noise(), "kernels", selected, pm.Categorical(), 1.0, search, fingerprint(nn.Module()))
-    return pm.PepEnsemble(model, recipe)
-
 
 @pytest.fixture
-def refused(tmp_path):
+def refused(ensemble, tmp_path):
     """Export must fail, in one line, and leave the older file alone."""
 
     def run(model, example, match, path="model.pt2", error=ValueError):
         (tmp_path / "model.pt2").write_text("an older file")
         with pytest.raises(error, match=match) as found:
-            ensemble(model).export(tmp_path / path, example)
+            ensemble(model, size=2).export(tmp_path / path, example)
         assert "\n" not in str(found.value)
         assert [one.name for one in tmp_path.iterdir()] == ["model.pt2"]
         assert (tmp_path / "model.pt2").read_text() == "an older file"
@@ -59,7 +45,7 @@ class Random(Branching):
 
 
 def test_an_unknown_suffix(mlp, data, refused):
-    refused(mlp, data[0], r"has no suffix that is known: choose one of \.pt2, \.onnx\.$", path="model.tflite")
+    refused(mlp, data[0], r"has an unknown suffix: choose one of \.pt2, \.onnx\.$", path="model.tflite")
 
 
 def test_a_folder_that_is_a_file(mlp, data, refused):
@@ -106,6 +92,6 @@ class Huge(nn.Module):
         return inputs @ self.weight[: networks.FEATURES, : networks.CLASSES]
 
 
-def test_more_than_one_onnx_file_can_hold(data, tmp_path):
+def test_more_than_one_onnx_file_can_hold(ensemble, data, tmp_path):
     with pytest.raises(ValueError, match=r"at most 2 GiB, and the members' weights are 4\.0 GiB: export to \.pt2"):
         ensemble(Huge().eval(), sigma=0.0).export(tmp_path / "model.onnx", data[0])
