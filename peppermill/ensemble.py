@@ -17,10 +17,11 @@ from peppermill.engines.engine import Engine
 from peppermill.engines.loop import MemberPass, averaged, member_predictions
 from peppermill.engines.members import Members
 from peppermill.engines.parts import agree_on, run_all
+from peppermill.export.verify import export_ensemble
 from peppermill.fingerprint import difference, fingerprint
-from peppermill.foreign import in_training_mode
 from peppermill.likelihood import ensemble_log_likelihoods, temper
 from peppermill.perturbation import Perturbation
+from peppermill.plumbing.modes import as_network, in_training_mode
 from peppermill.plumbing.progress import progress
 from peppermill.predictions import Predictions, predict
 from peppermill.processes.together import together
@@ -164,8 +165,6 @@ class PepEnsemble(nn.Module):
 
     def export(self, path: str | Path, example: Inputs) -> None:
         """Eq. 9 as one file, .pt2 or .onnx, that gives the averaged probabilities of batches like `example`."""
-        from peppermill.export.verify import export_ensemble
-
         export_ensemble(self, path, example)
 
     def extra_repr(self) -> str:
@@ -180,6 +179,7 @@ class PepEnsemble(nn.Module):
 
 def load(path: str | Path, model: nn.Module, *, engine: str = "auto", precision: str | None = None) -> PepEnsemble:
     """The ensemble that `save` wrote, on the network for which it was fitted, and on no other."""
+    model = as_network(model)
     changed = difference(read_fingerprint(path), fingerprint(model))
     if changed:
         raise ValueError(f"{path} was fitted on another network: this {type(model).__name__} differs, {changed}.")

@@ -18,6 +18,7 @@ from peppermill.noise import Noise
 from peppermill.parameters import Selection
 from peppermill.parts import part_of
 from peppermill.perturbation import Perturbation, mention_half_precision
+from peppermill.plumbing.modes import as_network
 from peppermill.plumbing.progress import progress
 from peppermill.processes.together import together
 from peppermill.recipe import Recipe
@@ -67,6 +68,7 @@ def fit(
     - `engine`: how the members run (docs/engines.md), "auto" by rule; `precision`: "bfloat16" or "float16" lets the
       network compute in low precision. Neither is saved (docs/engines.md).
     """
+    model = as_network(model)
     chosen, runner = likelihood_named(likelihood), engine_of(engine, precision)
     if temperature and chosen.name == "gaussian":
         raise ValueError(

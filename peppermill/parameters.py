@@ -1,8 +1,7 @@
 """Which theta is perturbed: rules that select parameters of a network by name, expression or function.
 
 Biases, norm layers and embeddings are never noise targets unless they are asked for by name; buffers (batch-norm
-statistics) never are, nor what Keras has in their place. Tied parameters are one parameter, under the first of their
-names.
+statistics) never are. Tied parameters are one parameter, under the first of their names.
 """
 
 from __future__ import annotations
@@ -10,21 +9,20 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias, cast
 
 from torch import Tensor, nn
 
-from peppermill.foreign import KerasWeight, keras_weights
 from peppermill.types import Params
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """One parameter that might be perturbed, with every module that owns it and every name it goes by."""
+    """One parameter that might be perturbed, with every name it goes by and the type of its owner under each."""
 
     name: str
     aliases: tuple[str, ...]
-    owners: tuple[nn.Module, ...]
+    kinds: tuple[type, ...]
     value: Tensor
 
 
@@ -82,7 +80,8 @@ RULES: dict[str, Rule] = {
 
 def select(model: nn.Module, parameters: Selection) -> Params:
     """The selected parameters theta* by name, in the network's order, as views that carry no gradient."""
-    _refuse_no_module(model)
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"`model` is a {type(model).__name__}, which is no torch.nn.Module: pass the network itself.")
     candidates = _candidates(model)
     chosen = _rule(parameters)(candidates)
     if not chosen:
@@ -115,58 +114,41 @@ def _candidates(model: nn.Module) -> list[Candidate]:
     aliases: dict[int, list[str]] = {}
     for name, value in model.named_parameters(remove_duplicate=False):
         aliases.setdefault(id(value), []).append(name)
-    keras = keras_weights(model)
-    state = {key for key, weight in keras.items() if weight.is_state}
-    found = [
-        Candidate(name, tuple(aliases[id(value)]), _owners(model, aliases[id(value)], keras.get(id(value))), value)
-        for name, value in model.named_parameters()
-        if value.is_floating_point() and id(value) not in state
-    ]
-    return _in_order_of(list(keras), found)
+    found = []
+    for name, value in model.named_parameters():
+        kinds = tuple(_kind(model, alias) for alias in aliases[id(value)])
+        if value.is_floating_point() and None not in kinds:
+            found.append(Candidate(name, tuple(aliases[id(value)]), cast(tuple[type, ...], kinds), value))
+    return found
 
 
-def _owners(model: nn.Module, aliases: list[str], weight: KerasWeight | None) -> tuple[nn.Module, ...]:
-    if weight:
-        return (weight.layer,) * len(aliases)
-    return tuple(model.get_submodule(alias.rpartition(".")[0]) for alias in aliases)
+def _kind(model: nn.Module, alias: str) -> type | None:
+    """The type of the module that owns a parameter.
 
-
-def _in_order_of(keys: list[int], candidates: list[Candidate]) -> list[Candidate]:
-    """Keras registers its parameters by the alphabet; those of `keys` go in that order, the others stay in place."""
-    place = {key: k for k, key in enumerate(keys)}
-    sorted_ones = iter(sorted((c for c in candidates if id(c.value) in place), key=lambda c: place[id(c.value)]))
-    return [next(sorted_ones) if id(candidate.value) in place else candidate for candidate in candidates]
+    A module that holds parameters for others names their types with `parameter_kind(name)`: None for state, such as
+    running statistics, which is never perturbed.
+    """
+    path, _, name = alias.rpartition(".")
+    module: Any = model.get_submodule(path)
+    return module.parameter_kind(name) if hasattr(module, "parameter_kind") else type(module)
 
 
 def _is_kernel(candidate: Candidate) -> bool:
     return candidate.value.ndim >= 2 and any(
-        not _ADDED.search(_meaning(alias, owner)) and not _is_norm(owner) and not _is_embedding(owner)
-        for alias, owner in zip(candidate.aliases, candidate.owners, strict=True)
+        not _ADDED.search(_meaning(alias, kind))
+        and "norm" not in kind.__name__.lower()
+        and not issubclass(kind, (nn.Embedding, nn.EmbeddingBag))
+        for alias, kind in zip(candidate.aliases, candidate.kinds, strict=True)
     )
 
 
-def _meaning(alias: str, owner: nn.Module) -> str:
-    """The last part of a name; also the one before it where a module has lost its type, as in an exported graph."""
-    return " ".join(re.split(r"[./]", alias)[-2 if type(owner) is nn.Module else -1 :])
-
-
-def _is_embedding(module: nn.Module) -> bool:
-    return isinstance(module, (nn.Embedding, nn.EmbeddingBag))
-
-
-def _is_norm(module: nn.Module) -> bool:
-    return "norm" in type(module).__name__.lower()
+def _meaning(alias: str, kind: type) -> str:
+    """The last part of a name; also the one before it if the module has lost its type, as in an exported graph."""
+    return " ".join(re.split(r"[./]", alias)[-2 if kind is nn.Module else -1 :])
 
 
 def _is_convolution(candidate: Candidate) -> bool:
-    return candidate.value.ndim >= 4 or any("conv" in type(owner).__name__.lower() for owner in candidate.owners)
-
-
-def _refuse_no_module(model: object) -> None:
-    if not isinstance(model, nn.Module):
-        of_keras = any(kind.__module__.startswith("keras.") for kind in type(model).__mro__)
-        cure = "set KERAS_BACKEND=torch before Keras is imported" if of_keras else "pass the network itself"
-        raise TypeError(f"`model` is a {type(model).__name__}, which is no torch.nn.Module: {cure}.")
+    return candidate.value.ndim >= 4 or any("conv" in kind.__name__.lower() for kind in candidate.kinds)
 
 
 def _nothing_selected(model: nn.Module, parameters: Selection, candidates: list[Candidate]) -> str:

@@ -13,6 +13,7 @@ from peppermill.engines.loop import refuse_training_mode
 from peppermill.engines.parts import agree_on, no_items
 from peppermill.likelihood import likelihood_named
 from peppermill.parts import part_of
+from peppermill.plumbing.modes import as_network
 from peppermill.plumbing.progress import progress
 from peppermill.processes.results import gather
 from peppermill.processes.together import together
@@ -40,6 +41,7 @@ def predict(
     """
     if isinstance(predictor, Predictions):
         return predictor
+    predictor = as_network(predictor)
     batches = data if isinstance(data, Batches) else Batches(data, predictor, argument=argument)
     if hasattr(predictor, "predict_items"):
         found: Predictions = predictor.predict_items(batches)
@@ -54,6 +56,7 @@ def predict_unlabelled(
     predictor: Any, inputs: Inputs, *, likelihood: str | Likelihood | None = None, batch_size: int = 500
 ) -> Tensor:
     """What a predictor says of inputs that have no labels: [N, K] as in `Predictions`, on the CPU."""
+    predictor = as_network(predictor)
     refuse_training_mode(predictor)
     chosen, count = likelihood_of(predictor, likelihood), _length(inputs)
     batches = Batches((inputs, torch.zeros(count)), predictor, batch_size=batch_size)

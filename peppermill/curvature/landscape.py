@@ -11,10 +11,9 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from peppermill.data import Batches, as_arguments, output_tensor
-from peppermill.engines.loop import refuse_training_mode
-from peppermill.foreign import functional_call
 from peppermill.noise import Noise
 from peppermill.parameters import Selection, select
+from peppermill.plumbing.modes import as_network, refuse_training_mode
 from peppermill.plumbing.nested import map_tensors
 from peppermill.types import Batch, Data, Inputs, Likelihood, Params
 
@@ -58,7 +57,7 @@ class Landscape:
     def outputs(self, params: Params, inputs: Inputs) -> Tensor:
         """The outputs of the network at theta for a batch of inputs."""
         args, kwargs = as_arguments(inputs)
-        return output_tensor(functional_call(self.network, {**self.rest, **params}, args, kwargs))
+        return output_tensor(torch.func.functional_call(self.network, {**self.rest, **params}, args, kwargs))
 
     def of_items(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """ln L_i of the items that count, [n], from the outputs of the network."""
@@ -116,6 +115,7 @@ def landscape_of(
     model: nn.Module, data: Data, parameters: Selection, likelihood: Likelihood, batch_size: int
 ) -> Landscape:
     """The landscape around the weights of the network. Half precision becomes float32."""
+    model = as_network(model)
     refuse_training_mode(model)
     dtype = torch.float32
     for value in model.parameters():

@@ -20,7 +20,7 @@ from peppermill.engines.lent import Lent
 from peppermill.engines.members import Members, key_of
 from peppermill.engines.prepared import Plan
 from peppermill.engines.state import State
-from peppermill.foreign import in_training_mode, out_of_training_mode
+from peppermill.plumbing.modes import refuse_training_mode as refuse_training_mode
 from peppermill.types import Params
 
 KEPT_BYTES = 2**28  # of weights or of directions, on a CPU
@@ -182,15 +182,6 @@ class Stack:
                 self.ready.pop(next(iter(self.ready)), None)
             self.ready[kind] = found
         return found
-
-
-def refuse_training_mode(model: Any) -> None:
-    """Dropout and batch statistics would add noise of their own, and batch norm would change the network."""
-    for name, module in model.named_modules() if isinstance(model, nn.Module) else ():
-        if in_training_mode(module):
-            where = f"its part `{name}` ({type(module).__name__}) is" if name else "it is"
-            cure = out_of_training_mode(module)
-            raise ValueError(f"the network cannot be used while {where} in training mode: {cure}.")
 
 
 def tensors_of(args: Any, kwargs: Any) -> list[Tensor]:

@@ -20,6 +20,7 @@ from peppermill.likelihood import ensemble_log_likelihoods, likelihood_named
 from peppermill.noise import Noise
 from peppermill.parameters import Selection
 from peppermill.perturbation import Perturbation
+from peppermill.plumbing.modes import as_network
 from peppermill.plumbing.progress import progress
 from peppermill.processes.results import own_total
 from peppermill.processes.together import together
@@ -88,6 +89,7 @@ def sweep_sigma(
     chosen = likelihood_named(likelihood)
     if chosen.name == "gaussian":
         raise ValueError("`sweep_sigma` scores classifiers: use `fit(...).search` for a Gaussian likelihood.")
+    model = as_network(model)
     perturbation = Perturbation(selection.select(model, parameters), Noise(noise, antithetic, seed), size)
     agree_on(model, perturbation, sigmas=sigmas, likelihood=chosen)
     batches, runner = Batches(data, model, batch_size=batch_size), engine_of(engine, precision)

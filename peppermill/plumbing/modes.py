@@ -1,18 +1,30 @@
-"""What a network must be before it is used: a torch module, and not in training mode."""
+"""What a network must be before it is used: a torch module, not in training mode, given shapes that it takes."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from torch import nn
+from torch.fx import GraphModule
 
 
 def as_network(model: Any) -> Any:
-    """The network as the core sees it: a Keras model becomes its adapter module, anything else is itself."""
-    if isinstance(model, nn.Module) and any(kind.__module__.startswith("keras.") for kind in type(model).__mro__):
-        from peppermill.sources.keras import KerasModule
+    """The network as the core sees it: a Keras model, or what has one inside, gets an adapter; others are themselves.
 
-        return KerasModule.around(model)
+    Keras is recognised by the names of the classes, so that only those who use it import it.
+    """
+    parts = model.modules() if isinstance(model, nn.Module) else (model,)
+    if any(kind.__module__.startswith("keras.") for part in parts for kind in type(part).__mro__):
+        if not isinstance(model, nn.Module):
+            raise TypeError(
+                f"`model` is a {type(model).__name__}, which is no torch.nn.Module: set KERAS_BACKEND=torch before "
+                "Keras is imported."
+            )
+        from peppermill.sources.keras import adapt
+
+        return adapt(model)
     if type(model).__name__ == "DistributedDataParallel":
         raise ValueError(
             "the network is wrapped in DistributedDataParallel, which talks to the other processes in every call: "
@@ -34,17 +46,33 @@ def refuse_training_mode(model: Any) -> None:
     for name, module in model.named_modules() if isinstance(model, nn.Module) else ():
         if in_training_mode(module):
             where = f"its part `{name}` ({type(module).__name__}) is" if name else "it is"
-            cure = "call `model.eval()` before `torch.export.export`" if _is_exported(module) else "call `model.eval()`"
-            raise ValueError(f"the network cannot be used while {where} in training mode: {cure} first.")
+            when = "before `torch.export.export`" if _is_exported(module) else "first"
+            raise ValueError(f"the network cannot be used while {where} in training mode: call `model.eval()` {when}.")
+
+
+@contextmanager
+def explain_shapes(model: Any) -> Iterator[None]:
+    """Within this, the complaint of an exported graph about inputs of another shape than its own comes with a cure."""
+    try:
+        yield
+    except (AssertionError, RuntimeError) as error:
+        words = str(error).partition("\n")[0]
+        if not _is_exported(model) or not words.startswith(("Guard failed", "Expected input at")):
+            raise
+        raise ValueError(
+            f"the exported network does not take these inputs ({words}): the export fixed its shapes. Give it inputs "
+            "and batches (`batch_size`) of that size, or export it for every batch with "
+            "`dynamic_shapes=({0: torch.export.Dim.DYNAMIC},)`."
+        ) from error
 
 
 def _is_exported(module: Any) -> bool:
     """`torch.export` gives its graph a `train` of its own, which refuses."""
-    return hasattr(module, "graph") and "train" in vars(module)
+    return isinstance(module, GraphModule) and "train" in vars(module)
 
 
 def _trains(node: Any) -> bool:
     """Whether a node of an exported graph is a dropout or batch norm that was exported in training mode."""
     operator = getattr(getattr(node.target, "overloadpacket", None), "__name__", "")
-    place = {"dropout": 2, "batch_norm": 5}.get(operator)
+    place = {"dropout": 2, "batch_norm": 5}.get(operator)  # of the argument that says so
     return place is not None and node.args[place] is True

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from peppermill.data import output_tensor
-from peppermill.foreign import in_training_mode
+from peppermill.plumbing.modes import as_network, in_training_mode
 from peppermill.predictions import likelihood_of
 from peppermill.types import Likelihood
 
@@ -27,7 +27,7 @@ class DeepEnsemble(nn.Module):
             raise TypeError(
                 f"`models` is one {type(models).__name__}, not several networks: give a list, as in `[first, second]`."
             )
-        models = list(models)
+        models = [as_network(model) for model in models]
         if not models:
             raise ValueError("`models` is empty: a deep ensemble needs at least one trained network.")
         training = [type(model).__name__ for model in models if in_training_mode(model)]

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
 from peppermill.data import output_tensor
-from peppermill.foreign import in_training_mode
 from peppermill.plumbing.devices import device_of
+from peppermill.plumbing.modes import in_training_mode
 from peppermill.predictions import likelihood_of
 from peppermill.types import Likelihood
 

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from peppermill.data import output_tensor
-from peppermill.foreign import in_training_mode
+from peppermill.plumbing.modes import as_network, in_training_mode
 from peppermill.predictions import likelihood_of
 from peppermill.types import Likelihood
 
@@ -20,7 +20,7 @@ class SingleNetwork(nn.Module):
 
     def __init__(self, model: nn.Module, *, likelihood: str | Likelihood | None = None) -> None:
         super().__init__()
-        self.model = model
+        self.model = model = as_network(model)
         self.likelihood = likelihood_of(model, likelihood)
         self.training = in_training_mode(model)
 

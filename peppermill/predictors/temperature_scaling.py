@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from peppermill.calibrators.temperature import best_temperature, mention_limit
 from peppermill.data import output_tensor
-from peppermill.foreign import in_training_mode
 from peppermill.likelihood import temper
+from peppermill.plumbing.modes import as_network, in_training_mode
 from peppermill.predictions import likelihood_of, predict
 from peppermill.types import Data, Likelihood
 
@@ -19,7 +19,7 @@ class Tempered(nn.Module):
 
     def __init__(self, predictor: Any, temperature: float, likelihood: Likelihood) -> None:
         super().__init__()
-        self.predictor = predictor
+        self.predictor = predictor = as_network(predictor)
         self.temperature = temperature
         self.likelihood = likelihood
         self.training = in_training_mode(predictor)

@@ -1,4 +1,5 @@
-"""`keras:NAME` of keras.applications, `keras:model.keras`, `keras:model.h5`: Keras 3 on the torch backend.
+"""Keras 3 on the torch backend: `keras:NAME` of keras.applications, `keras:model.keras`, `keras:model.h5`; and
+`KerasModule`, through which the rest of the library sees a Keras model as a module of torch.
 
 A last softmax or sigmoid is taken off: this library works with logits. Images are channels-last.
 """
@@ -8,13 +9,14 @@ from __future__ import annotations
 import os
 import sys
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from copy import deepcopy
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from peppermill.plumbing.optional import importing
 from peppermill.sources.pictures import resized_by_the_paper
@@ -108,3 +110,144 @@ def _preparation(build: Any, model: Any) -> Callable[[Any], Tensor]:
         return torch.as_tensor(np.ascontiguousarray(scale(np.array(pixels, dtype=np.float32))))
 
     return prepare
+
+
+def adapt(model: nn.Module) -> nn.Module:
+    """A Keras model as a `KerasModule`; a module of torch with Keras models inside as a copy that has their adapters.
+
+    The copy shares every tensor with the module.
+    """
+    layer = library().Layer
+    if isinstance(model, layer):
+        return KerasModule(model)
+    shared: dict[int, Any] = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+    inside = [part for part in model.modules() if isinstance(part, layer)]
+    nested = {id(part) for top in inside for part in list(top.modules())[1:]}
+    return deepcopy(model, shared | {id(top): KerasModule(top) for top in inside if id(top) not in nested})
+
+
+class Slots(nn.Module):
+    """The parameters and buffers of one module, under their own names; `parameter_kind` says whose each one is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._kinds: dict[str, type | None] = {}
+        self._saved_names: list[str] = []
+
+    def parameter_kind(self, name: str) -> type | None:
+        """The type of the layer that computes with a parameter; None for state that no optimizer changes."""
+        return self._kinds[name]
+
+    def fill(self, module: nn.Module, weights: dict[int, _Weight], seeds: set[int]) -> None:
+        """Take over the module's own tensors, in the order of `weights`; save them in the order of the module."""
+        place = {key: k for k, key in enumerate(weights)}
+        found = {name: value for name, value in module._parameters.items() if id(value) not in seeds}
+        for name in sorted(found, key=lambda name: place.get(id(found[name]), len(place))):
+            weight = weights.get(id(found[name]))
+            self._kinds[name] = type(module) if weight is None else None if weight.is_state else type(weight.layer)
+            self.register_parameter(name, found[name])
+        for name, buffer in module._buffers.items():
+            self.register_buffer(name, buffer, persistent=name not in module._non_persistent_buffers_set)
+        self._saved_names = [*found, *self._buffers]
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        for name in self._saved_names:
+            if prefix + name in destination:
+                destination[prefix + name] = destination.pop(prefix + name)
+
+
+class KerasModule(Slots):
+    """A Keras model as a module of torch: its parameters have slots here, under the names that torch has for them.
+
+    Keras computes with Variables of its own, which `torch.func.functional_call` does not reach. The forward pass gives
+    every Variable the value in its slot, within a StatelessScope, so that the Keras model never changes. Copies share
+    the Keras model and have slots of their own. Parameters come in the order of the layers. The states of random
+    generators have no slot: Keras seeds every dropout layer afresh.
+    """
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        keras = library()
+        layers = list({id(layer): layer for layer in _descend(model)}.values())
+        with keras.device(next((str(value.device) for value in model.parameters()), "cpu")):
+            seeds = {id(generator.state.value) for layer in layers for generator in layer._seed_generators}
+            weights = {
+                id(variable.value): _Weight(variable, layer, is_state)
+                for layer in layers
+                for is_state, variables in ((False, layer._trainable_variables), (True, layer._non_trainable_variables))
+                for variable in variables
+            }
+        if not weights:
+            raise ValueError(f"this {type(model).__name__} of Keras has no weights yet: call it once on a batch.")
+        for path, module in model.named_modules(remove_duplicate=False):
+            parent, _, name = path.rpartition(".")
+            slots = Slots() if path else self
+            if path:
+                self.get_submodule(parent).add_module(name, slots)
+            slots.fill(module, weights, seeds)
+        names = {id(value): name for name, value in (*self.named_parameters(), *self.named_buffers())}
+        caller = _Caller(
+            model, [layer.module for layer in layers if isinstance(layer, keras.layers.TorchModuleWrapper)]
+        )
+        inside = (*caller.named_parameters(), *caller.named_buffers())
+        self._shared = _Shared(
+            caller,
+            {names[key]: weight.variable for key, weight in weights.items() if key in names},
+            {name: names[id(value)] for name, value in inside if id(value) in names},
+        )
+        self.eval()  # a Keras model is in training mode only if a call says so
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """What the Keras model gives with the values in the slots, on their device.
+
+        It takes several inputs as one argument, a list, or a dict by name.
+        """
+        keras, (caller, variables, inside) = library(), self._shared
+        if getattr(caller.model, "inputs", None) and len(args) != 1:
+            args, kwargs = ((list(args),), kwargs) if args else ((kwargs,), {})
+        if caller.model._call_has_training_arg:  # Keras would switch a module of torch inside to training mode
+            kwargs = {"training": False, **kwargs}
+        values = {**dict(self.named_parameters(remove_duplicate=False)), **dict(self.named_buffers())}
+        mapping = [(variable, values[name]) for name, variable in variables.items()]
+        with keras.device(str(next(iter(values.values())).device)), keras.StatelessScope(state_mapping=mapping):
+            inner = {name: values[slot] for name, slot in inside.items()}
+            return torch.func.functional_call(caller, inner, args, kwargs)
+
+
+class _Weight(NamedTuple):
+    """A Variable of a Keras model and the layer that made it; state is what no optimizer was meant to change."""
+
+    variable: Any
+    layer: nn.Module
+    is_state: bool
+
+
+class _Caller(nn.Module):
+    """Calls the Keras model; `torch.func.functional_call` reaches the modules of torch in it through `inside`."""
+
+    def __init__(self, model: Any, inside: list[nn.Module]) -> None:
+        super().__init__()
+        self.inside = nn.ModuleList(inside)
+        self.__dict__["model"] = model  # not a part: its parameters are in the slots
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.model(*args, **kwargs)
+
+
+class _Shared(NamedTuple):
+    """What copies of an adapter have in common: the caller, and the Variables and inner tensors by their slots."""
+
+    caller: _Caller
+    variables: dict[str, Any]  # by the name of the slot
+    inside: dict[str, str]  # from names in the caller to names of slots
+
+    def __deepcopy__(self, memo: Any) -> _Shared:
+        return self
+
+
+def _descend(layer: Any) -> Iterator[Any]:
+    """Parents before children; Keras keeps most layers in lists of its own, which torch does not see."""
+    yield layer
+    for part in layer._layers:
+        yield from _descend(part)

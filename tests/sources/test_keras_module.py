@@ -1,17 +1,21 @@
-"""Keras models on the torch backend, and graphs of `torch.export`, where a network goes."""
+"""Keras models on the torch backend in place of a network: the adapter, and the public functions through it."""
 
+import copy
 import math
 
 import keras
 import numpy as np
 import pytest
 import torch
-from networks import assert_untouched, mlp, snapshot
+from networks import assert_untouched, snapshot
 from torch import nn
 
 import peppermill as pm
-from peppermill.foreign import functional_call
+from peppermill.engines.network_shell import shell_of
 from peppermill.parameters import names, select
+from peppermill.plumbing.modes import as_network
+
+pytestmark = pytest.mark.slow  # importing Keras takes seconds
 
 layers = keras.layers
 
@@ -42,6 +46,15 @@ class Subclassed(keras.Model):
 
     def call(self, x):
         return self.head(self.norm(self.hidden(self.normalize(x))))
+
+
+class Unbuilt(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.head = layers.Dense(3)
+
+    def call(self, x):
+        return self.head(x)
 
 
 def subclassed():
@@ -81,7 +94,7 @@ def in_torch():
 
 
 def last_names(model, rule):
-    return ["/".join(name.split(".")[-1].split("/")[-2:]) for name in select(model, rule)]
+    return ["/".join(name.split(".")[-1].split("/")[-2:]) for name in select(as_network(model), rule)]
 
 
 @pytest.mark.parametrize(
@@ -124,15 +137,16 @@ def test_what_keras_itself_calls_untrainable_is_never_selected(build):
     model = build()
     state = {variable.path for variable in model.non_trainable_variables}
     assert state, "there is nothing to leave alone"
-    assert not any(path in name for path in state for name in select(model, "all"))
-    assert len(names(model)) == len(model.trainable_variables)
+    assert not any(path in name for path in state for name in select(as_network(model), "all"))
+    assert len(names(as_network(model))) == len(model.trainable_variables)
 
 
 def test_frozen_kernels_are_selected_like_others_and_frozen_statistics_are_not():
-    model, before = keras_cnn(), names(keras_cnn())
+    model, before = keras_cnn(), names(as_network(keras_cnn()))
     model.trainable = False
-    assert [name.split("/")[-2:] for name in names(model)] == [name.split("/")[-2:] for name in before]
-    assert not any("moving" in name for name in names(model))
+    frozen = names(as_network(model))
+    assert [name.split("/")[-2:] for name in frozen] == [name.split("/")[-2:] for name in before]
+    assert not any("moving" in name for name in frozen)
 
 
 @pytest.mark.parametrize("setting", ["parameters", "after training"])
@@ -141,6 +155,7 @@ def test_resnet50_has_53_convolution_kernels_and_no_batch_norm_array_among_the_s
     if setting == "after training":
         model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
         model.train_on_batch(np.zeros((2, 32, 32, 3)), np.zeros(2))
+    model = as_network(model)
     assert len(select(model, "conv")) == 53
     assert len(select(model, "kernels")) == 54
     assert list(select(model, "last_layer")) == ["_torch_params.predictions/kernel"]
@@ -155,11 +170,12 @@ def test_resnet50_has_53_convolution_kernels_and_no_batch_norm_array_among_the_s
 def test_other_parameters_change_the_outputs_as_if_they_were_assigned(build, shape):
     """Against a copy into which Keras' own weights were written."""
     model, inputs = build().eval(), torch.randn(5, *shape, generator=torch.Generator().manual_seed(0))
-    own = dict(model.named_parameters())
-    params = {name: value + 0.3 for name, value in select(model, "kernels").items()}
+    own, network = dict(model.named_parameters()), as_network(model)
+    params = {name: value + 0.3 for name, value in select(network, "kernels").items()}
     with torch.no_grad():
         before = model(inputs)
-        outputs = functional_call(model, params, (inputs,), {})
+        assert torch.equal(network(inputs), before)
+        outputs = torch.func.functional_call(shell_of(network), params, (inputs,))
         assert torch.equal(model(inputs), before)
         for name, value in params.items():
             own[name].copy_(value)
@@ -169,9 +185,10 @@ def test_other_parameters_change_the_outputs_as_if_they_were_assigned(build, sha
 
 def test_the_loss_of_keras_has_its_gradient_through_the_call():
     model, inputs = keras_cnn(), torch.ones(2, 6, 6, 1)
-    [name] = select(model, "last_layer")
-    weight = select(model, "last_layer")[name].clone().requires_grad_()
-    functional_call(model, {name: weight}, (inputs,), {}).sum().backward()
+    network = as_network(model)
+    [name] = select(network, "last_layer")
+    weight = select(network, "last_layer")[name].clone().requires_grad_()
+    torch.func.functional_call(network, {name: weight}, (inputs,)).sum().backward()
     features = keras.Model(model.inputs, model.layers[-1].input)(inputs)
     torch.testing.assert_close(weight.grad, features.sum(dim=0)[:, None].expand(-1, 3).detach())
 
@@ -232,7 +249,7 @@ def test_a_member_is_the_network_with_its_weights_assigned(images):
     """Member j of eq. 5, against Keras' own `predict` after the perturbed weights were written into a second model."""
     model, again = keras_cnn(), keras_cnn()
     pep = pm.fit(model, images, size=2)
-    written = dict(zip(names(model), names(again), strict=True))
+    written = dict(zip(names(as_network(model)), names(as_network(again)), strict=True))
     for j in range(2):
         params = pep.perturbation.member(pep.sigma, j)
         with torch.no_grad():
@@ -299,7 +316,9 @@ def test_a_torch_module_inside_a_keras_model_stays_in_evaluation_mode():
     model = keras.Sequential([keras.Input((6,)), wrapped]).eval()
     data = torch.ones(4, 6), torch.zeros(4, dtype=torch.long)
     assert pm.evaluate(model, data).nll.value == pm.evaluate(model, data).nll.value
-    assert len(select(model, "kernels")) == 1
+    assert len(select(as_network(model), "kernels")) == 1
+    points = pm.sweep_sigma(model, data, sigmas=[0.5], size=4).points
+    assert points[0].log_likelihood != points[1].log_likelihood  # the noise reaches the module of torch
 
 
 def test_what_keras_makes_without_torch_is_refused_with_the_cure():
@@ -314,51 +333,25 @@ def test_what_is_no_network_is_refused():
         pm.fit(keras_cnn, [])
 
 
-@pytest.fixture
-def exported(cnn):
-    batch = torch.export.Dim("batch", min=1, max=1000)
-    return lambda model=cnn: torch.export.export(
-        model, (torch.zeros(2, 1, 6, 6),), dynamic_shapes=({0: batch},)
-    ).module()
+def test_a_keras_model_without_weights_is_refused_with_the_cure():
+    with pytest.raises(ValueError, match=r"this Unbuilt of Keras has no weights yet: call it once on a batch"):
+        pm.fit(Unbuilt(), [])
 
 
-@pytest.mark.filterwarnings("ignore:noise does not help:peppermill.types.PepWarning")
-def test_fit_takes_an_exported_graph_as_it_is(exported, cnn):
-    """The same sigma and the same likelihoods as of the network from which it was exported."""
-    generator = torch.Generator().manual_seed(3)
-    data = torch.randn(50, 1, 6, 6, generator=generator), torch.randint(3, (50,), generator=generator)
-    settings = {"size": 4, "upper": 0.2, "iterations": 2}
-    a, b = (pm.fit(model, data, **settings).search for model in (exported(), cnn))
-    assert [e.sigma for e in a.evaluations] == [e.sigma for e in b.evaluations]
-    expected = [e.log_likelihood for e in b.evaluations]
-    assert [e.log_likelihood for e in a.evaluations] == pytest.approx(expected, rel=1e-6)
-    assert len(set(expected)) == len(expected)
+def test_a_copy_has_parameters_of_its_own_and_the_same_keras_model():
+    model, inputs = keras_cnn(), torch.ones(2, 6, 6, 1)
+    network = as_network(model)
+    copied = copy.deepcopy(network)
+    with torch.no_grad():
+        for value in copied.parameters():
+            value.zero_()
+        assert torch.equal(network(inputs), model(inputs))
+        assert not copied(inputs).any()
 
 
-def test_a_graph_exported_in_training_mode_is_refused(exported, cnn):
-    data = torch.zeros(5, 1, 6, 6), torch.zeros(5, dtype=torch.long)
-    with pytest.raises(ValueError, match=r"in training mode: call `model\.eval\(\)` before `torch\.export\.export`"):
-        pm.fit(exported(cnn.train()), data)
-
-
-def test_an_embedding_in_an_exported_graph_is_known_by_its_name():
-    """Types are lost in the export."""
-    model = nn.Module()
-    model.word_embeddings, model.patch_embed = nn.Module(), nn.Module()
-    model.patch_embed.projection = nn.Module()
-    model.word_embeddings.weight = nn.Parameter(torch.zeros(7, 4))
-    model.patch_embed.projection.weight = nn.Parameter(torch.zeros(4, 4))
-    assert list(select(model, "kernels")) == ["patch_embed.projection.weight"]
-
-
-@pytest.mark.filterwarnings("ignore:noise does not help here")
-@pytest.mark.parametrize("run", [lambda m, d: pm.fit(m, d, size=2), pm.evaluate], ids=["fit", "evaluate"])
-def test_a_graph_exported_for_one_size_of_batches_says_so_with_the_cure(run):
-    """It takes 40 items in batches of 8; of 37, the last batch has 5."""
-    inputs, labels = torch.randn(40, 6), torch.arange(40) % 3
-    model = torch.export.export(mlp(), (torch.zeros(8, 6),)).module()
-    run(model, list(zip(inputs.split(8), labels.split(8), strict=True)))
-    match = r"does not take these inputs \(.*8.*\): .*`batch_size`.*`dynamic_shapes=\(\{0: torch\.export\.Dim"
-    for data in ((inputs, labels), list(zip(inputs[:37].split(8), labels[:37].split(8), strict=True))):
-        with pytest.raises(ValueError, match=match):
-            run(model, data)
+def test_ensembles_that_version_one_saved_know_their_keras_model_again():
+    """The digest of names, shapes and their order, as version one computed it."""
+    model = keras_cnn()
+    pep = pm.fit(model, (torch.zeros(4, 6, 6, 1), torch.zeros(4, dtype=torch.long)), size=2)
+    assert pep.recipe.fingerprint.architecture == "9e33c6409bf64345"
+    assert (pep.recipe.fingerprint.tensors, pep.recipe.fingerprint.numbers) == (16, 502)
