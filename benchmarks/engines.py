@@ -32,7 +32,7 @@ from peppermill.paper.networks import initialize, mnist_mlp
 from peppermill.parameters import select
 from peppermill.perturbation import Perturbation
 from peppermill.plumbing.files import write_atomically
-from peppermill.report.run import provenance
+from peppermill.report.provenance import provenance
 
 SIZE, SIGMA, MLP_BATCHES = 10, 0.01, 32
 MEASURED_SECONDS = 0.06  # of each rival in each round, unless one call takes longer

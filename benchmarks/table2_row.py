@@ -20,7 +20,7 @@ from peppermill.paper.machine import Machine
 from peppermill.paper.rows import SEEDS
 from peppermill.paper.work import Settings
 from peppermill.plumbing.files import write_atomically
-from peppermill.report.run import provenance
+from peppermill.report.provenance import provenance
 
 STAGES = ("training", "training with dropout", "training SWA")
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from peppermill.plumbing.files import write_atomically
-from peppermill.report.run import provenance
+from peppermill.report.provenance import provenance
 
 RESULTS = Path(__file__).resolve().parent.parent / "results" / "bench"
 

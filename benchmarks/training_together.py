@@ -23,7 +23,7 @@ from peppermill.paper import networks
 from peppermill.paper.machine import Machine, precision, synchronize
 from peppermill.paper.trainer import ADAM_EPSILON, BATCH, Schedule, Trainer
 from peppermill.plumbing.files import write_atomically
-from peppermill.report.run import provenance
+from peppermill.report.provenance import provenance
 
 SHAPES = {"mnist_mlp": (1, 28, 28), "mnist_cnn": (1, 28, 28), "cifar_cnn": (3, 32, 32)}
 

@@ -7,10 +7,11 @@ from peppermill import metrics
 from peppermill.curvature.analysis import LocalAnalysis, local_analysis
 from peppermill.datasets.splitting import split_off
 from peppermill.ensemble import PepEnsemble, load
-from peppermill.evaluation.comparison import Comparison, Scores, compare, compare_all, evaluate
+from peppermill.evaluation.comparison import Comparison, compare, compare_all
 from peppermill.evaluation.item_effects import Effect, Effects, helped_and_hurt
 from peppermill.evaluation.member_count import SizeCurve, size_curve
 from peppermill.evaluation.overfitting import OverfittingProbe, probe_overfitting
+from peppermill.evaluation.scores import Scores, evaluate
 from peppermill.evaluation.sweep import Sweep, sweep_sigma
 from peppermill.fitting import fit
 from peppermill.likelihood import Bernoulli, Categorical, Gaussian

@@ -1,15 +1,20 @@
-"""Appendix B and its kin: pure functions of log-probabilities [N, K] and labels [N].
+"""Appendix B as pure functions of log-probabilities [N, K] and labels [N], and SCORES: one row per score.
 
-Smaller is better unless said otherwise.
+Smaller is better unless the docstring says otherwise.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from peppermill.predictions import Predictions
 
 BINS = 20  # Table 2's choice
 
@@ -32,14 +37,14 @@ class Reliability:
         return (self.accuracy - self.confidence).abs().nan_to_num(0.0)
 
     def calibration_error(self, minimum_count: int = 1) -> float:
-        """The mean gap, weighted by items; bins with fewer than `minimum_count` items add nothing to it."""
+        """The mean gap, weighted by items; bins with fewer than `minimum_count` items count as 0."""
         kept = self.count >= minimum_count
         return float((self.gaps() * self.count * kept).sum() / self.count.sum())
 
 
 def nll(log_probs: Tensor, labels: Tensor) -> float:
     """Mean negative log-likelihood: Appendix B, and -L/N of eq. 2."""
-    return _mean(item_nll(log_probs, labels))
+    return float(item_nll(log_probs, labels).mean())
 
 
 def brier_score(log_probs: Tensor, labels: Tensor) -> float:
@@ -47,12 +52,12 @@ def brier_score(log_probs: Tensor, labels: Tensor) -> float:
 
     Appendix B also divides by -K; the numbers in its tables do not.
     """
-    return _mean(item_brier(log_probs, labels))
+    return float(item_brier(log_probs, labels).mean())
 
 
 def error_rate(log_probs: Tensor, labels: Tensor) -> float:
     """The fraction of items whose most probable class is not the label."""
-    return _mean(item_errors(log_probs, labels))
+    return float(item_errors(log_probs, labels).mean())
 
 
 def top_k_error(log_probs: Tensor, labels: Tensor, k: int = 5) -> float:
@@ -60,7 +65,7 @@ def top_k_error(log_probs: Tensor, labels: Tensor, k: int = 5) -> float:
     _check(log_probs, labels)
     if not 1 <= k <= log_probs.shape[1]:
         raise ValueError(f"`k={k}` must lie in 1..{log_probs.shape[1]}, the number of classes.")
-    return _mean((log_probs.topk(k, dim=1).indices != labels[:, None]).all(dim=1).double())
+    return float((log_probs.topk(k, dim=1).indices != labels[:, None]).all(dim=1).double().mean())
 
 
 def expected_calibration_error(
@@ -94,7 +99,10 @@ def classwise_calibration_error(log_probs: Tensor, labels: Tensor, bins: int = B
 def reliability(log_probs: Tensor, labels: Tensor, bins: int = BINS, *, equal_mass: bool = False) -> Reliability:
     """The reliability table of the most probable class, in bins (lower, upper] of equal width or of equal mass."""
     confidence, correct = top_label(log_probs, labels)
-    edges = _equal_mass(confidence, bins) if equal_mass else equal_width_edges(bins, labels.device)
+    edges = equal_width_edges(bins, labels.device)
+    if equal_mass:  # equal confidences share a bin
+        inner = np.quantile(confidence.cpu().numpy(), np.arange(1, bins) / bins, method="inverted_cdf")
+        edges = torch.as_tensor(np.concatenate([[0.0], np.unique(inner), [1.0]]), device=confidence.device)
     return reliability_table(confidence, correct, edges)
 
 
@@ -158,7 +166,7 @@ def false_positive_rate(inside: Tensor, outside: Tensor, recall: float = 0.95) -
     """FPR95: the fraction of inside items above the threshold that catches at least 95 % of the outside items."""
     ordered = outside.double().sort(descending=True).values
     caught = int(np.ceil(recall * len(ordered) - 1e-9))
-    return _mean((inside.double() >= ordered[caught - 1]).double())
+    return float((inside.double() >= ordered[caught - 1]).double().mean())
 
 
 def item_nll(log_probs: Tensor, labels: Tensor) -> Tensor:
@@ -181,11 +189,12 @@ def item_errors(log_probs: Tensor, labels: Tensor) -> Tensor:
     return (log_probs.argmax(dim=1) != labels).double()
 
 
-def _equal_mass(confidence: Tensor, bins: int) -> Tensor:
-    """Edges that part the sorted confidences into groups of the same size; equal confidences share a bin."""
-    inner = np.quantile(confidence.cpu().numpy(), np.arange(1, bins) / bins, method="inverted_cdf")
-    edges = np.concatenate([[0.0], np.unique(inner), [1.0]])
-    return torch.as_tensor(edges, device=confidence.device)
+def item_gaps(log_probs: Tensor, labels: Tensor, bins: int) -> Tensor:
+    """Confidence minus correctness of each item in the column of its bin, [N, bins]: ECE = sum_b |mean_i gap_ib|."""
+    confidence, correct = top_label(log_probs, labels)
+    index = bin_index(confidence, equal_width_edges(bins, labels.device))
+    gaps = torch.zeros(len(labels), bins, dtype=torch.float64, device=labels.device)
+    return gaps.scatter_(1, index[:, None], (confidence - correct.double())[:, None])
 
 
 def _check(log_probs: Tensor, labels: Tensor) -> None:
@@ -196,5 +205,46 @@ def _check(log_probs: Tensor, labels: Tensor) -> None:
         )
 
 
-def _mean(values: Tensor) -> float:
-    return float(values.mean())
+@dataclass(frozen=True)
+class Score:
+    """One row of SCORES: what evaluation, tables and report need to know about a score.
+
+    `terms` gives [N] or [N, d] from predictions and the number of bins; the score is their mean over items, or
+    `combine` of that mean. A `percent` is shown with two decimals fewer. `binary` terms are 0 or 1. A `binned` score
+    depends on the number of bins. A `headline` score is part of the verdict's sentence.
+    """
+
+    name: str
+    title: str
+    words: str
+    terms: Callable[[Predictions, int], Tensor]
+    combine: Callable[[np.ndarray], np.ndarray] | None = None
+    tasks: tuple[str, ...] = ("classification",)
+    percent: bool = False
+    decimals: int = 4
+    lower_is_better: bool = True
+    binary: bool = False
+    binned: bool = False
+    headline: bool = True
+
+
+#: Every score by name. A new one is a row here, and appears in every table, sweep and report.
+SCORES = {
+    "nll": Score("nll", "NLL", "log-loss", lambda p, _: -p.log_likelihoods, tasks=("classification", "regression")),
+    "brier": Score("brier", "Brier", "Brier score", lambda p, _: item_brier(p.log_probs, p.labels), headline=False),
+    "ece": Score(
+        "ece",
+        "ECE",
+        "calibration error",
+        lambda p, bins: item_gaps(p.log_probs, p.labels, bins),
+        percent=True,
+        combine=lambda gaps: np.abs(gaps).sum(axis=-1),
+        binned=True,
+    ),
+    "error": Score(
+        "error", "error", "mistakes", lambda p, _: item_errors(p.log_probs, p.labels), percent=True, binary=True
+    ),
+    "rmse": Score(
+        "rmse", "RMSE", "typical error", lambda p, _: (p.labels - p.log_probs[:, 0]).square(), np.sqrt, ("regression",)
+    ),
+}

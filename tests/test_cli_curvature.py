@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 import peppermill as pm
 from peppermill.cli.app import app
 from peppermill.curvature.prediction import EffectPoint
-from peppermill.report import curvature_plots
+from peppermill.report import figures
 
 MODULE = """
 import torch
@@ -69,7 +69,7 @@ def test_sigmas_may_be_given_and_mistakes_have_one_line(folder: Path) -> None:
 
 def test_the_picture_shows_both_curves_and_the_believable_range() -> None:
     points = [EffectPoint(s, 100 * s**2, 5 * s**2, 90 * s**2, 3 * s**2) for s in (0.1, 0.2, 0.4)]
-    axis = curvature_plots.effect_curves(points, items=10, upper=0.2).axes[0]
+    axis = figures.effect_curves(points, items=10, upper=0.2).axes[0]
     predicted, measured = axis.lines[0], axis.containers[0].lines[0]
     assert float(predicted.get_ydata()[-1]) == pytest.approx(100 * 0.16 / 10)
     assert list(measured.get_ydata()) == pytest.approx([0.09, 0.36, 1.44])

@@ -105,9 +105,7 @@ def show_methods(content: Mapping[str, Any]) -> None:
 
 def show_sweep(content: Mapping[str, Any]) -> None:
     """The points of a sweep, the best in bold."""
-    shown = Table(
-        "sigma", "L(sigma)/N", "members' average", "best T", "Brier", f"ECE % ({content['bins']} bins)", "error %"
-    )
+    shown = Table(*table.sweep_header(content))
     best = max(point["log_likelihood"] for point in content["points"] if point["log_likelihood"] is not None)
     for point in content["points"]:
         cells = table.sweep_cells(point)

@@ -16,8 +16,9 @@ from peppermill.cli.outputs import refuse_outputs, write_outputs
 from peppermill.curvature.analysis import LocalAnalysis, local_analysis
 from peppermill.curvature.prediction import Carried, EffectPoint, carried_by, compare_effects
 from peppermill.predictions import predict
-from peppermill.report import curvature_plots
-from peppermill.report.run import Run, provenance
+from peppermill.report import figures
+from peppermill.report.provenance import provenance
+from peppermill.report.run import Run
 
 EXAMPLES = (
     "peppermill curvature python:my_models:resnet npz:validation.npz --weights resnet.safetensors --probes 32 "
@@ -60,7 +61,7 @@ def command(
         out,
         lambda: Run(title, settings, (), provenance=provenance(seed, network), curvature=panel),
         picture,
-        lambda: curvature_plots.effect_curves(points, analysis.items, upper),
+        lambda: figures.effect_curves(points, analysis.items, upper),
     )
 
 

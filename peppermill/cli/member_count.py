@@ -16,8 +16,9 @@ from peppermill.cli.outputs import refuse_outputs, write_outputs
 from peppermill.data import Batches
 from peppermill.ensemble import load
 from peppermill.evaluation.member_count import SizeCurve, size_curve
-from peppermill.report import size_plots
-from peppermill.report.run import Run, provenance
+from peppermill.report import figures
+from peppermill.report.provenance import provenance
+from peppermill.report.run import Run
 
 EXAMPLES = (
     "peppermill size python:my_models:resnet npz:validation.npz --weights resnet.safetensors --pep pep.json "
@@ -51,7 +52,7 @@ def command(
         out,
         lambda: Run(f"size of {pep}", settings, (), provenance=provenance(seed, network), sizes=curve),
         picture,
-        lambda: size_plots.size_curve(curve, loss),
+        lambda: figures.size_curve(curve, loss),
     )
 
 

@@ -14,8 +14,9 @@ from peppermill.cli.console import out as console
 from peppermill.cli.console import say
 from peppermill.cli.outputs import refuse_outputs, write_outputs
 from peppermill.evaluation.overfitting import NAMES, OverfittingProbe, probe_overfitting
-from peppermill.report import curvature_plots
-from peppermill.report.run import Run, provenance
+from peppermill.report import figures
+from peppermill.report.provenance import provenance
+from peppermill.report.run import Run
 
 EXAMPLES = (
     "peppermill probe epoch-*.safetensors --model python:my_models:resnet --train npz:train.npz --validation "
@@ -73,7 +74,7 @@ def command(
         out,
         lambda: Run(f"overfitting of {model}", settings, (), provenance=provenance(seed), overfitting=_panel(found)),
         picture,
-        lambda: curvature_plots.overfitting_scatter(found),
+        lambda: figures.overfitting_scatter(found),
     )
 
 

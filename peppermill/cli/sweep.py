@@ -14,7 +14,8 @@ from peppermill.cli.outputs import refuse_outputs, write_outputs
 from peppermill.evaluation.sweep import sweep_sigma
 from peppermill.processes.group import rank
 from peppermill.report import figures as plots
-from peppermill.report.run import Run, plain, provenance
+from peppermill.report.provenance import provenance
+from peppermill.report.run import Run, plain
 
 EXAMPLES = (
     "peppermill sweep python:my_models:resnet npz:validation.npz --weights resnet.safetensors --sigmas 0.01,0.02,0.04 "

@@ -1,46 +1,22 @@
-"""Every score of one predictor as a function of item weights: what a bootstrap over items needs, and nothing else."""
+"""The bootstrap over items: resampled scores of weighted items, and the intervals that they give."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
-from torch import Tensor
-
-from peppermill import metrics
-from peppermill.predictions import Predictions
 
 RESAMPLES = 2000
 CHUNK = 2**24  # numbers drawn at once
 
-#: A score of items that count so many times, [rows, N]; of all, once, where no weights are given.
+#: A score as a function of how often each item counts: weights [rows, N] give [rows]; None counts every item once.
 Weighted: TypeAlias = Callable[[np.ndarray | None], Any]
 
 
-@dataclass(frozen=True)
-class Score:
-    """A score of weighted items, and each item's share where it is a plain mean."""
-
-    value: Weighted
-    items: np.ndarray | None = None
-    binary: bool = False
-    signed: bool = False  # whether it may be negative, as the NLL of a density may
-
-
-def scores_of(predictions: Predictions, bins: int) -> dict[str, Score]:
-    """nll, brier, ece and error of a classifier; nll and rmse of a regression."""
-    log_probs, labels = predictions.log_probs, predictions.labels
-    nll = _mean(-predictions.log_likelihoods)
-    if predictions.likelihood.name == "gaussian":
-        return {"nll": replace(nll, signed=True), "rmse": _root_mean((labels - log_probs[:, 0]).square())}
-    return {
-        "nll": nll,
-        "brier": _mean(metrics.item_brier(log_probs, labels)),
-        "ece": _ece(log_probs, labels, bins),
-        "error": _mean(metrics.item_errors(log_probs, labels), binary=True),
-    }
+def weighted_mean(values: np.ndarray, weights: np.ndarray | None) -> Any:
+    """The mean of [N, ...] over items; with weights [rows, N] of whole resamples, one mean for each row."""
+    return values.mean(axis=0) if weights is None else weights @ values / len(values)
 
 
 def resample(scores: Mapping[str, Weighted], items: int, seed: int) -> dict[str, np.ndarray]:
@@ -71,26 +47,14 @@ def interval(value: float, resampled: np.ndarray, level: float) -> tuple[float, 
     return float(low), float(high)
 
 
+def p_value_of(value: float, resampled: np.ndarray) -> float:
+    """Twice the smaller share of resampled differences beyond zero; n resamples show no less than 2 / (n + 1)."""
+    draws = centered(value, resampled)
+    tail = min((draws <= 0).mean(), (draws >= 0).mean())
+    return float(min(1.0, max(2 * tail, 2 / (len(draws) + 1))))
+
+
 def _draw(generator: np.random.Generator, items: int, rows: int) -> np.ndarray:
     """How often each resample holds each item, [rows, N]."""
     drawn = generator.integers(items, size=(rows, items)) + items * np.arange(rows)[:, None]
     return np.bincount(drawn.ravel(), minlength=rows * items).reshape(rows, items).astype(np.float64)
-
-
-def _mean(values: Tensor, binary: bool = False) -> Score:
-    items = values.double().cpu().numpy()
-    return Score(lambda weights: items.mean() if weights is None else weights @ items / len(items), items, binary)
-
-
-def _root_mean(squares: Tensor) -> Score:
-    mean = _mean(squares)
-    return Score(lambda weights: np.sqrt(mean.value(weights)))
-
-
-def _ece(log_probs: Tensor, labels: Tensor, bins: int) -> Score:
-    """ECE = sum over bins of |sum over their items of (confidence - correct)| / N."""
-    confidence, correct = metrics.top_label(log_probs, labels)
-    index = metrics.bin_index(confidence, metrics.equal_width_edges(bins, confidence.device))
-    gaps = np.zeros((len(labels), bins))
-    gaps[np.arange(len(labels)), index.cpu().numpy()] = (confidence - correct.double()).cpu().numpy()
-    return Score(lambda weights: np.abs(gaps.sum(0) if weights is None else weights @ gaps).sum(-1) / len(labels))

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import combinations
 from math import comb
-from typing import Any
 
 import numpy as np
 import torch
@@ -20,8 +19,8 @@ from torch import Tensor
 from peppermill.data import Batches, as_arguments
 from peppermill.engines.loop import MemberPass
 from peppermill.ensemble import PepEnsemble
-from peppermill.evaluation.bootstrap import interval, resample
-from peppermill.evaluation.comparison import Estimate
+from peppermill.evaluation.bootstrap import interval, resample, weighted_mean
+from peppermill.evaluation.scores import Estimate
 from peppermill.likelihood import ensemble_log_likelihoods, temper
 from peppermill.plumbing.progress import progress
 from peppermill.types import Data, Inputs, Tick
@@ -113,14 +112,10 @@ def _curve(sizes: list[int], log_likelihoods: Tensor, level: float, seed: int) -
     rows = {f"{size}": nll[k] for k, size in enumerate(sizes)}
     rows |= {f"{size} against all": nll[k] - nll[-1] for k, size in enumerate(sizes)}
     items = nll.shape[1]
-    resampled = resample({name: partial(_weighted_mean, row) for name, row in rows.items()}, items, seed)
+    resampled = resample({name: partial(weighted_mean, row) for name, row in rows.items()}, items, seed)
     means = {name: float(row.mean()) for name, row in rows.items()}
     estimates = [Estimate(mean, *interval(mean, resampled[name], level)) for name, mean in means.items()]
     return SizeCurve(tuple(sizes), tuple(estimates[: len(sizes)]), tuple(estimates[len(sizes) :]), items, level)
-
-
-def _weighted_mean(values: np.ndarray, weights: np.ndarray | None) -> Any:
-    return values.mean() if weights is None else weights @ values / len(values)
 
 
 def _subsets_by_size(pep: PepEnsemble, sizes: Sequence[int] | None) -> dict[int, list[Subset]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor, nn
@@ -16,12 +16,14 @@ from peppermill.engines.choose import engine_of
 from peppermill.engines.engine import Engine
 from peppermill.engines.loop import MemberPass
 from peppermill.engines.parts import agree_on, run_all
+from peppermill.evaluation.scores import item_scores, score_named
 from peppermill.likelihood import ensemble_log_likelihoods, likelihood_named
 from peppermill.noise import Noise
 from peppermill.parameters import Selection
 from peppermill.perturbation import Perturbation
 from peppermill.plumbing.modes import as_network
 from peppermill.plumbing.progress import progress
+from peppermill.predictions import Predictions
 from peppermill.processes.results import own_total
 from peppermill.processes.together import together
 from peppermill.tuning.golden import START
@@ -31,9 +33,9 @@ from peppermill.types import Data, Likelihood
 
 @dataclass(frozen=True)
 class SweepPoint:
-    """One sigma.
+    """One sigma: mean log-likelihoods of the ensemble and of each member, the best T, scores and reliability at T = 1.
 
-    Mean log-likelihoods of the ensemble and of each member, the best T, the scores at T = 1, and the reliability table.
+    The scores of `metrics.SCORES` are attributes: nll, brier, ece, error.
     """
 
     sigma: float
@@ -41,10 +43,11 @@ class SweepPoint:
     member_log_likelihoods: tuple[float, ...]
     temperature: float
     tempered_log_likelihood: float
-    brier: float
-    ece: float
-    error: float
+    scores: Mapping[str, float]
     reliability: metrics.Reliability
+
+    def __getattr__(self, name: str) -> float:
+        return score_named(name, self.__dict__.get("scores", {}))  # type: ignore[no-any-return]
 
     @property
     def mean_member_log_likelihood(self) -> float:
@@ -100,7 +103,7 @@ def sweep_sigma(
 
         grid = _grid(sigmas) if sigmas is not None else _grid_across_the_peak(run, perturbation.scale())
         passes = (run(sigma) for sigma in grid)
-        points = tuple(_point(members, bins) for members in passes)
+        points = tuple(_point(members, chosen, bins) for members in passes)
     return Sweep(points, int(points[0].reliability.count.sum()), bins)
 
 
@@ -115,8 +118,10 @@ def _grid_across_the_peak(run: Callable[[float], MemberPass], scale: float, step
     return [bracket.upper * step / steps for step in range(steps + 1)]
 
 
-def _point(members: MemberPass, bins: int) -> SweepPoint:
+def _point(members: MemberPass, likelihood: Likelihood, bins: int) -> SweepPoint:
     items, averaged, labels = len(members.labels), members.averaged, members.labels
+    log_likelihoods = ensemble_log_likelihoods(members.member_log_likelihoods)
+    predictions = Predictions(averaged, labels, log_likelihoods, likelihood)
     temperature, tempered = best_temperature(averaged, labels)
     return SweepPoint(
         sigma=members.sigma,
@@ -124,9 +129,7 @@ def _point(members: MemberPass, bins: int) -> SweepPoint:
         member_log_likelihoods=tuple(_means(members.member_log_likelihoods)),
         temperature=temperature,
         tempered_log_likelihood=tempered / items,
-        brier=metrics.brier_score(averaged, labels),
-        ece=metrics.expected_calibration_error(averaged, labels, bins),
-        error=metrics.error_rate(averaged, labels),
+        scores={name: float(score.value()) for name, score in item_scores(predictions, bins).items()},
         reliability=metrics.reliability(averaged, labels, bins),
     )
 

@@ -13,7 +13,7 @@ from torch import Tensor
 import peppermill as pm
 from peppermill.evaluation.sweep import SweepPoint
 from peppermill.paper.figure3 import interval
-from peppermill.report.member_plots import members_histogram
+from peppermill.report.figures import members_histogram
 from peppermill.report.style import INK, ORANGE, new_figure, styled
 from peppermill.report.thumbnail import thumbnail
 
@@ -86,8 +86,13 @@ def _draw_epochs(axis: Axes, experiment: Content) -> None:
 
 
 def _sweep(content: Content) -> pm.Sweep:
+    scores = [name for name in pm.metrics.SCORES if name in content["points"][0]]
     points = (
-        SweepPoint(**_with_nan(point) | {"reliability": _reliability(point["reliability"])})
+        SweepPoint(
+            **{name: value for name, value in _with_nan(point).items() if name not in (*scores, "reliability")},
+            scores={name: point[name] for name in scores},
+            reliability=_reliability(point["reliability"]),
+        )
         for point in content["points"]
     )
     return pm.Sweep(tuple(points), content["items"], content["bins"])

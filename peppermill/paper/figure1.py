@@ -17,7 +17,8 @@ from peppermill.paper.result import write_result
 from peppermill.paper.rows import row_data
 from peppermill.paper.stacked import unstack
 from peppermill.paper.work import Settings, Work, row_of
-from peppermill.report.run import plain, provenance
+from peppermill.report.provenance import provenance
+from peppermill.report.run import plain
 
 KIND = "peppermill figure 1"
 VERSION = 1

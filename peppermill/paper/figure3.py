@@ -27,7 +27,8 @@ from peppermill.paper.training import train_together
 from peppermill.paper.tuned import our_sigma, tune_together
 from peppermill.paper.work import Settings, kept_stage, kernel_names, row_of
 from peppermill.plumbing.files import read_json
-from peppermill.report.run import plain, provenance
+from peppermill.report.provenance import provenance
+from peppermill.report.run import plain
 
 KIND = "peppermill figure 3"
 VERSION = 1

@@ -19,7 +19,8 @@ from peppermill.paper.rows import row_data
 from peppermill.paper.tables import paired_difference
 from peppermill.paper.tuned import paper_sigma, tune_together
 from peppermill.paper.work import Settings, Work, kept_stage, paper_layers, row_of
-from peppermill.report.run import plain, provenance
+from peppermill.report.provenance import provenance
+from peppermill.report.run import plain
 
 KIND = "peppermill noise laws"
 VERSION = 1

@@ -25,7 +25,8 @@ from peppermill.paper.machine import Machine, precision
 from peppermill.paper.masks import mixed
 from peppermill.paper.result import write_result
 from peppermill.paper.wide_resnet import WideResNet, initialize
-from peppermill.report.run import plain, provenance
+from peppermill.report.provenance import provenance
+from peppermill.report.run import plain
 from peppermill.sources.small_images import images
 
 KIND = "peppermill out of distribution"

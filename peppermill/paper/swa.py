@@ -16,7 +16,7 @@ from peppermill.paper.result import write_result
 from peppermill.paper.rows import row_data
 from peppermill.paper.swa_schedules import CANDIDATES
 from peppermill.paper.work import Settings, Work, row_of
-from peppermill.report.run import provenance
+from peppermill.report.provenance import provenance
 
 KIND = "peppermill swa schedules"
 VERSION = 1

@@ -27,7 +27,8 @@ from peppermill.paper.splits import Split, splits_of
 from peppermill.paper.table1_columns import METHODS, Case, Column, Part, comparisons
 from peppermill.parameters import select
 from peppermill.plumbing.files import read_json
-from peppermill.report.run import plain, provenance
+from peppermill.report.provenance import provenance
+from peppermill.report.run import plain
 from peppermill.sources.small_images import images
 
 KIND = "peppermill table 1"

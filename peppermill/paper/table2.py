@@ -14,7 +14,7 @@ from peppermill.paper.columns import METHODS
 from peppermill.paper.rows import Row, row_data
 from peppermill.paper.work import Settings, Work, row_of
 from peppermill.plumbing.files import read_json, write_atomically
-from peppermill.report.run import provenance
+from peppermill.report.provenance import provenance
 
 KIND = "peppermill table 2"
 VERSION = 1

@@ -5,10 +5,10 @@ Every function returns a matplotlib figure; `save_figure` writes it as PNG, SVG 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from base64 import b64decode
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from peppermill.evaluation.sweep import Sweep
 from peppermill.metrics import Reliability
 from peppermill.report.payload import worth_seeing
 from peppermill.report.style import (
@@ -20,6 +20,7 @@ from peppermill.report.style import (
     line,
     new_figure,
     patch,
+    pixels,
     refuse_other_formats,
     save_figure,
     styled,
@@ -29,26 +30,27 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-#: Figures that live in files of their own, found when they are asked for: one row each.
-ELSEWHERE = {
-    "members_histogram": "peppermill.report.member_plots",
-    "effect_curves": "peppermill.report.curvature_plots",
-    "overfitting_scatter": "peppermill.report.curvature_plots",
-    "size_curve": "peppermill.report.size_plots",
-}
+    from peppermill.curvature.prediction import EffectPoint
+    from peppermill.evaluation.item_effects import Effect
+    from peppermill.evaluation.member_count import SizeCurve
+    from peppermill.evaluation.overfitting import OverfittingProbe
+    from peppermill.evaluation.sweep import Sweep
 
-__all__ = ["refuse_other_formats", "reliability_diagrams", "save_figure", "sigma_curve", *ELSEWHERE]
+__all__ = [
+    "effect_curves",
+    "members_histogram",
+    "overfitting_scatter",
+    "refuse_other_formats",
+    "reliability_diagrams",
+    "save_figure",
+    "sigma_curve",
+    "size_curve",
+]
 
-
-def __getattr__(name: str) -> Any:
-    from importlib import import_module
-
-    if name in ELSEWHERE:
-        return getattr(import_module(ELSEWHERE[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-FEW = 20  # items; the paper's Table 1 drops bins that have no more
+PALE_ITEMS = 20  # bins with at most this many items are pale; the paper's Table 1 drops them
+MEMBER_BINS = 20  # of the histogram of the members
+ITEM_HEIGHT = 1.0  # inches
+CURVE_STEPS = 100  # of the predicted effect
 
 
 @styled
@@ -91,7 +93,13 @@ def reliability_diagrams(tables: Mapping[str, Reliability], minimum_count: int =
         _draw_counts(axes[len(tables) + column], table)
     axes[0].set_ylabel("accuracy")
     axes[len(tables)].set_ylabel("items")
-    figure.legend(handles=_key(), loc="outside lower center", ncols=4)
+    key = [
+        patch(color=BLUE, alpha=0.8, label="accuracy"),
+        patch(color=BLUE, alpha=0.25, label=f"of {PALE_ITEMS} items or fewer"),
+        line(color=ORANGE, label="gap to the confidence"),
+        line(color=INK, linewidth=0.7, linestyle="--", label="perfect calibration"),
+    ]
+    figure.legend(handles=key, loc="outside lower center", ncols=4)
     return figure
 
 
@@ -99,7 +107,7 @@ def _draw_reliability(axis: Axes, table: Reliability, name: str, minimum_count: 
     columns = (table.lower, table.upper, table.count, table.confidence, table.accuracy)
     for lower, upper, count, confidence, accuracy in zip(*(column.tolist() for column in columns), strict=True):
         if count:
-            alpha = 0.25 if count <= FEW else 0.8
+            alpha = 0.25 if count <= PALE_ITEMS else 0.8
             axis.bar((lower + upper) / 2, accuracy, upper - lower, color=BLUE, alpha=alpha, edgecolor="white")
             axis.plot([confidence] * 2, [accuracy, confidence], color=ORANGE, alpha=alpha, solid_capstyle="butt")
     axis.plot([0, 1], [0, 1], color=INK, linewidth=0.7, linestyle="--")
@@ -116,10 +124,112 @@ def _draw_counts(axis: Axes, table: Reliability) -> None:
     axis.set_ylim(bottom=0.7)  # a bin of one item shows
 
 
-def _key() -> list[Any]:
-    return [
-        patch(color=BLUE, alpha=0.8, label="accuracy"),
-        patch(color=BLUE, alpha=0.25, label=f"of {FEW} items or fewer"),
-        line(color=ORANGE, label="gap to the confidence"),
-        line(color=INK, linewidth=0.7, linestyle="--", label="perfect calibration"),
-    ]
+@styled
+def members_histogram(effects: Sequence[Effect], class_names: Sequence[str] = ()) -> Figure:
+    """Figure 2c: the image of each item, and the histogram of L_i(theta_j), the members' probability of its class.
+
+    The network's own probability and the ensemble's (eq. 9) are marked.
+    """
+    if not effects:
+        raise ValueError("`effects` is empty: there is no item to show. Give `pm.helped_and_hurt(pep, data).helped`.")
+    figure, axes = new_figure(2, COLUMN, 0.45 + ITEM_HEIGHT * len(effects), rows=len(effects), width_ratios=(1, 3.2))
+    for image, histogram, effect in zip(axes[::2], axes[1::2], effects, strict=True):
+        image.axis("off")
+        if effect.image:
+            image.imshow(pixels(b64decode(effect.image)), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+        _draw_members(histogram, effect, class_names)
+    axes[-1].set_xlabel("probability of the true class")
+    handles, labels = axes[1].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3)
+    return figure
+
+
+def _draw_members(axis: Axes, effect: Effect, class_names: Sequence[str]) -> None:
+    classes = (effect.label, effect.before, effect.after)
+    label, before, after = (class_names[k] if k < len(class_names) else f"class {k}" for k in classes)
+    axis.hist(
+        effect.members, bins=MEMBER_BINS, range=(0, 1), color=GREY, edgecolor="white", linewidth=0.4, label="members"
+    )
+    axis.axvline(effect.network, color=ORANGE, linewidth=1.6, linestyle="--", label="network")
+    axis.axvline(effect.ensemble, color=BLUE, linewidth=1.6, label="ensemble")
+    axis.set_title(f"{label}: {before} → {after}", parse_math=False)
+    axis.set(xlim=(0, 1), yticks=())
+    axis.spines["left"].set_visible(False)
+
+
+@styled
+def size_curve(curve: SizeCurve, loss: float = 0.001, network: float | None = None) -> Figure:
+    """NLL of k members with its interval, against k; the fewest that lose at most `loss` are marked.
+
+    `network`, the NLL of the network itself, is drawn where it is given.
+    """
+    figure, (axis,) = new_figure(1, COLUMN * 1.35, COLUMN)
+    nll, fewest = [estimate.value for estimate in curve.nll], curve.smallest(loss)
+    band = [[getattr(estimate, end) for estimate in curve.nll] for end in ("lower", "upper")]
+    axis.fill_between(curve.sizes, band[0], band[1], color=BLUE, alpha=0.18, linewidth=0)
+    axis.plot(curve.sizes, nll, color=BLUE, linewidth=2, marker="o", markersize=3.5, label=curve.method)
+    if network is not None:
+        axis.axhline(network, color=INK, linewidth=0.8, linestyle=":", label="the network itself")
+    label = f"{fewest} lose{'s' if fewest == 1 else ''} at most {loss:g}"
+    axis.axvline(fewest, color=ORANGE, linewidth=1, linestyle="--", label=label)
+    axis.set_xticks(curve.sizes)
+    axis.set(xlabel="members m, each one forward pass", ylabel="NLL (lower is better)")
+    figure.legend(loc="outside lower center", ncols=3)
+    return figure
+
+
+@styled
+def effect_curves(points: Sequence[EffectPoint], items: int, upper: float) -> Figure:
+    """B_sigma of eq. 15 with a band of two errors, and the measured L(sigma) - L(0), for each item, against sigma.
+
+    `upper` is where the believable range ends.
+    """
+    figure, (axis,) = new_figure(1, COLUMN * 1.35, COLUMN)
+    last = max(points, key=lambda point: point.sigma)
+    rate, error = (value / last.sigma**2 / items for value in (last.predicted, last.predicted_error))
+    sigmas = [last.sigma * step / CURVE_STEPS for step in range(CURVE_STEPS + 1)]
+    band = [[(rate + sign * 2 * error) * sigma**2 for sigma in sigmas] for sign in (-1, 1)]
+    if upper < last.sigma:
+        axis.axvspan(0, upper, color=GREY, alpha=0.18, linewidth=0, label="prediction believable")
+    axis.fill_between(sigmas, band[0], band[1], color=ORANGE, alpha=0.25, linewidth=0)
+    axis.plot(sigmas, [rate * sigma**2 for sigma in sigmas], color=ORANGE, linestyle="--", label="predicted, $B_σ/N$")
+    measured = [point.measured / items for point in points]
+    spread = [2 * point.measured_error / items for point in points]
+    axis.errorbar(
+        [point.sigma for point in points],
+        measured,
+        yerr=spread,
+        color=BLUE,
+        marker="o",
+        markersize=3,
+        linewidth=1.2,
+        elinewidth=0.8,
+        label="measured, $(L(σ) − L(0))/N$",
+    )
+    axis.axhline(0, color=INK, linewidth=0.6, linestyle=":")
+    low, high = min(0.0, *measured), max(0.0, *measured)
+    axis.set_ylim(low - 0.35 * (high - low), high + 0.35 * (high - low))
+    axis.set(xlim=(0, last.sigma * 1.03), xlabel="σ", ylabel="gain in log-likelihood, per item")
+    axis.legend(frameon=False, fontsize=7, loc="upper left" if high > -low else "lower left")
+    return figure
+
+
+@styled
+def overfitting_scatter(probe: OverfittingProbe) -> Figure:
+    """Figure 3 (b-d): overfitting against the PEP effect, sigma* and the effect rate; every checkpoint is shown."""
+    from peppermill.evaluation.overfitting import NAMES  # here, because it imports the curvature code
+
+    shown = ("pep_effect", "sigma", "effect_rate")
+    figure, axes = new_figure(len(shown), 2.35 * len(shown), 2.5)
+    overfitting = [point.overfitting for point in probe.points]
+    for axis, name in zip(axes, shown, strict=True):
+        values = [getattr(point, name) for point in probe.points]
+        axis.scatter(overfitting, values, s=16, color=BLUE, alpha=0.65, edgecolors="white", linewidths=0.4)
+        axis.axhline(0, color=INK, linewidth=0.6, linestyle=":")
+        if min(overfitting) < 0:
+            axis.axvline(0, color=INK, linewidth=0.6, linestyle=":")
+        found = probe.correlations.get(name)
+        rho = f"rank correlation {found.rho:.2f}" if found else "no correlation: one value"
+        axis.set_title(f"{NAMES[name]}\n{rho}", fontsize=8)
+        axis.set(xlabel="overfitting: test − training NLL")
+    return figure

@@ -6,8 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from peppermill.report.table import number, signed
-from peppermill.report.verdict import UNITS
+from peppermill.report.table import by_prominence, number, row_of, signed, sweep_scores, with_unit
 
 TOP_CLASSES = 8  # of each kind: most helped and most hurt
 
@@ -71,6 +70,7 @@ def _sweep(content: Mapping[str, Any]) -> Any:
             "members": [list(member) for member in zip(*members, strict=True)],
             "mean": [None if None in row else sum(row) / len(row) for row in members],
             "range": worth_seeing([value for value in ensemble if value is not None]),
+            "titles": {name: row_of(name).title for name in sweep_scores(points[0])},
             "texts": [_texts(point, points[0]) for point in points],
             "reliability": [_reliability(point["reliability"]) for point in points],
         }
@@ -78,25 +78,19 @@ def _sweep(content: Mapping[str, Any]) -> Any:
 
 
 def _texts(point: Mapping[str, Any], network: Mapping[str, Any]) -> dict[str, Any]:
-    """What is written beside the slider: every score at this sigma, and its change from the network."""
-    now, was = _scores(point), _scores(network)
-    changes = {name: None if None in (now[name], was[name]) else now[name] - was[name] for name in now}
+    """The text beside the slider: every score at this sigma, and its change from the network."""
+    now, was = sweep_scores(point), sweep_scores(network)
+    names = by_prominence(now)
+    changes = {name: None if None in (now[name], was[name]) else now[name] - was[name] for name in names}
+    worse = {name: 1 if row_of(name).lower_is_better else -1 for name in names}
     tempered = point["tempered_log_likelihood"]
     return {
         "sigma": f"{point['sigma']:.3g}",
-        "values": {name: number(name, value) + UNITS.get(name, "") for name, value in now.items()},
+        "values": {name: with_unit(name, now[name]) for name in names},
         "changes": {name: signed(name, value) for name, value in changes.items()},
-        "ways": {name: (value > 0) - (value < 0) if value is not None else 0 for name, value in changes.items()},
+        "ways": {name: worse[name] * ((value > 0) - (value < 0)) if value else 0 for name, value in changes.items()},
         "tempered": f"The best temperature here is T\u00a0=\u00a0{point['temperature']:.3g}, with NLL "
         f"{number('nll', None if tempered is None else -tempered)}.",
-    }
-
-
-def _scores(point: Mapping[str, Any]) -> dict[str, Any]:
-    likelihood = point["log_likelihood"]
-    return {
-        "nll": None if likelihood is None else -likelihood,
-        **{name: point[name] for name in ("ece", "error", "brier")},
     }
 
 

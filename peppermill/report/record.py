@@ -12,13 +12,15 @@ from peppermill import metrics
 from peppermill.data import Batches
 from peppermill.engines.loop import MemberPass
 from peppermill.ensemble import PepEnsemble
-from peppermill.evaluation.comparison import compare_all, evaluate
+from peppermill.evaluation.comparison import compare_all
 from peppermill.evaluation.item_effects import Effects, effects_of, with_images
 from peppermill.evaluation.member_count import SizeCurve, size_curve_of
+from peppermill.evaluation.scores import evaluate
 from peppermill.evaluation.sweep import Sweep, sweep_sigma
 from peppermill.predictions import Predictions, predict
 from peppermill.processes.together import together
-from peppermill.report.run import Method, Run, method_of, provenance
+from peppermill.report.provenance import provenance
+from peppermill.report.run import Method, Run, method_of
 from peppermill.types import Data, Likelihood
 
 GRID = (0.2, 0.4, 0.6, 0.8, 1.0, 1.2, 1.4, 1.6, 1.8, 2.0, 2.5)  # of the sweep, in units of sigma*

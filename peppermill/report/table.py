@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
-NAMES = {"nll": "NLL", "brier": "Brier", "ece": "ECE", "error": "error", "rmse": "RMSE"}
-PERCENT = ("ece", "error")
+from peppermill.metrics import SCORES, Score
+
+
+def row_of(name: str) -> Score:
+    """The row of a score in `metrics.SCORES`; a score that this version does not know is shown by its own name."""
+    return SCORES.get(name) or replace(SCORES["nll"], name=name, title=name, words=name)
+
+
+def by_prominence(names: Iterable[str]) -> list[str]:
+    """The scores in the order of the page: those of the verdict's sentence first."""
+    return sorted(names, key=lambda name: not row_of(name).headline)
 
 
 def header(content: Mapping[str, Any]) -> list[str]:
@@ -16,26 +26,35 @@ def header(content: Mapping[str, Any]) -> list[str]:
 
 
 def rows(content: Mapping[str, Any]) -> list[list[tuple[str, str, str]]]:
-    """One row for each method.
-
-    Its name, then for each score the value, its interval and the difference from the first method.
-    """
-    return [
-        [(method["name"], fitted_text(method["fitted"]), _cost(method["forward_passes"])), *_cells(method)]
-        for method in content["methods"]
-    ]
+    """One row for each method: its name, then each score with its interval and its difference from the first method."""
+    found = []
+    for method in content["methods"]:
+        passes, differences = method["forward_passes"], (method["comparison"] or {}).get("differences", {})
+        cost = "1 forward pass" if passes == 1 else f"{passes} forward passes"
+        cells = [(method["name"], fitted_text(method["fitted"]), cost)]
+        for name, estimate in method["scores"]["estimates"].items():
+            value, lower, upper = (number(name, estimate[key]) for key in ("value", "lower", "upper"))
+            change = differences.get(name)
+            text = f"{signed(name, change['value'])}, {p_text(change['p_value'])}" if change else ""
+            cells.append((value, f"[{lower}, {upper}]", text))
+        found.append(cells)
+    return found
 
 
 def caption(content: Mapping[str, Any]) -> str:
-    """How the numbers are to be read."""
+    """How to read the numbers."""
     first, *others = content["methods"]
     scores = first["scores"]
     opening = f"{scores['items']:,} test items; in brackets {100 * scores['level']:.0f} % bootstrap intervals"
     if not others:
         return f"{opening}."
+    tests: dict[str, list[str]] = {}
+    for name, difference in others[0]["comparison"]["differences"].items():
+        tests.setdefault(difference["test"], []).append(row_of(name).title)
+    used = ", ".join(f"{test} for {' and '.join(titles)}" for test, titles in tests.items())
     return (
         f"{opening}; below them the paired difference from the {first['name']}, with its p-value "
-        f"({_tests(others[0]['comparison']['differences'])}{'; Holm-corrected' if len(others) > 1 else ''})."
+        f"({used}{'; Holm-corrected' if len(others) > 1 else ''})."
     )
 
 
@@ -50,13 +69,27 @@ def markdown(content: Mapping[str, Any]) -> str:
     return "\n".join([*lines, "", caption(content)])
 
 
+def sweep_scores(point: Mapping[str, Any]) -> dict[str, Any]:
+    """The scores at one sigma of a sweep, by name."""
+    likelihood = point["log_likelihood"]
+    nll = {"nll": None if likelihood is None else -likelihood}  # version one did not write it
+    return nll | {name: point[name] for name in SCORES if name in point}
+
+
+def sweep_header(sweep: Mapping[str, Any]) -> list[str]:
+    """The columns of a sweep: the log-likelihood stands for the NLL."""
+    scores = [_column(name, sweep["bins"]) for name in sweep_scores(sweep["points"][0]) if name != "nll"]
+    return ["sigma", "L(sigma)/N", "members' average", "best T", *scores]
+
+
 def sweep_cells(point: Mapping[str, Any]) -> list[str]:
-    """One sigma of a sweep: sigma, L(sigma)/N, the members' average, the best T, Brier, ECE % and error %."""
+    """One sigma of a sweep, in the columns of `sweep_header`."""
     members = point["member_log_likelihoods"]
     average = None if None in members else sum(members) / len(members)
-    values = [point["log_likelihood"], average, point["temperature"], point["brier"]]
-    numbers = ["not finite" if value is None else f"{value:.4f}" for value in values]
-    return [f"{point['sigma']:.4g}", *numbers, number("ece", point["ece"]), number("error", point["error"])]
+    numbers = {"L": point["log_likelihood"], "average": average, "T": point["temperature"], **sweep_scores(point)}
+    del numbers["nll"]
+    texts = ("not finite" if value is None else number(name, value) for name, value in numbers.items())
+    return [f"{point['sigma']:.4g}", *texts]
 
 
 def p_text(p_value: float) -> str:
@@ -65,10 +98,16 @@ def p_text(p_value: float) -> str:
 
 
 def number(name: str, value: float | None) -> str:
-    """A value of the score `name` as people write it: percent to two digits, the rest to four; null is a dash."""
+    """A value of the score `name` with its decimals, a percentage without its sign; null is a dash."""
     if value is None:
         return "–"
-    return f"{100 * value:.2f}" if name in PERCENT else f"{value:.4f}"
+    row = row_of(name)
+    return f"{100 * value:.{row.decimals - 2}f}" if row.percent else f"{value:.{row.decimals}f}"
+
+
+def with_unit(name: str, value: float | None) -> str:
+    """A value of the score `name`, with a percent sign after a space that does not break the line."""
+    return number(name, value) + ("\u00a0%" if row_of(name).percent else "")
 
 
 def signed(name: str, value: float | None) -> str:
@@ -77,27 +116,8 @@ def signed(name: str, value: float | None) -> str:
 
 
 def _column(name: str, bins: int) -> str:
-    title = NAMES.get(name, name)
-    return f"{title} % ({bins} bins)" if name == "ece" else f"{title} %" if name in PERCENT else title
-
-
-def _tests(differences: Mapping[str, Any]) -> str:
-    """Which test each score had, as in "paired t for NLL and Brier"."""
-    scores: dict[str, list[str]] = {}
-    for name, difference in differences.items():
-        scores.setdefault(difference["test"], []).append(NAMES.get(name, name))
-    return ", ".join(f"{test} for {' and '.join(names)}" for test, names in scores.items())
-
-
-def _cells(method: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    differences = (method["comparison"] or {}).get("differences", {})
-    return [_cell(name, estimate, differences.get(name)) for name, estimate in method["scores"]["estimates"].items()]
-
-
-def _cell(name: str, estimate: Mapping[str, float], difference: Mapping[str, float] | None) -> tuple[str, str, str]:
-    value, lower, upper = (number(name, estimate[key]) for key in ("value", "lower", "upper"))
-    told = f"{signed(name, difference['value'])}, {p_text(difference['p_value'])}" if difference else ""
-    return value, f"[{lower}, {upper}]", told
+    row = row_of(name)
+    return row.title + (" %" if row.percent else "") + (f" ({bins} bins)" if row.binned else "")
 
 
 def fitted_text(fitted: Mapping[str, float]) -> str:
@@ -105,7 +125,3 @@ def fitted_text(fitted: Mapping[str, float]) -> str:
     return ", ".join(
         f"{ {'sigma': 'σ', 'temperature': 'T'}.get(name, name) } = {value:.3g}" for name, value in fitted.items()
     )
-
-
-def _cost(forward_passes: int) -> str:
-    return "1 forward pass" if forward_passes == 1 else f"{forward_passes} forward passes"

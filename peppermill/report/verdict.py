@@ -1,4 +1,4 @@
-"""The verdict: what a run says, in one sentence for somebody who knows no statistics, and in a few numbers."""
+"""The verdict: the result of a run in one sentence for somebody who knows no statistics, and in a few numbers."""
 
 from __future__ import annotations
 
@@ -7,21 +7,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from peppermill.report.table import NAMES, number, p_text
+from peppermill.report.table import by_prominence, p_text, row_of, with_unit
 
-TITLES = {
-    "nll": "Log-loss",
-    "ece": "Calibration error",
-    "error": "Mistakes",
-    "brier": "Brier score",
-    "rmse": "Typical error",
+#: Clauses for scores that plain words explain better than "its ... goes from ... to ...".
+CLAUSES = {
+    "ece": "on average its stated confidence is {after} off instead of {before}",
+    "error": "it is wrong on {after} of {items:,} test items instead of {before}",
+    "rmse": "its typical error goes from {before} to {after} on {items:,} test items",
 }
-UNITS = {"ece": "\u00a0%", "error": "\u00a0%"}  # a space that does not break the line
 
 
 @dataclass(frozen=True)
 class Tile:
-    """One score before and after; `outcome` is better, worse, or unclear where it could be chance."""
+    """One score before and after; `outcome` is better, worse, or unclear if it could be chance."""
 
     title: str
     short: str
@@ -51,17 +49,17 @@ def verdict(content: Mapping[str, Any]) -> Verdict:
 
 
 def judged(content: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The method that the verdict is about: of those that add noise (of all, if none does) that of smallest NLL."""
+    """The method that the verdict is about: the one with the smallest NLL among those that add noise, if any does."""
     others = content["methods"][1:]
     noisy = [method for method in others if "sigma" in method["fitted"]]
     return min(noisy or others, key=_nll, default=None)
 
 
-def outcome(difference: Mapping[str, Any], level: float) -> str:
-    """Whether a paired difference is significant at the level of its interval, and which way it goes."""
+def outcome(name: str, difference: Mapping[str, Any], level: float) -> str:
+    """Whether a paired difference of a score is significant at the level of its interval, and in which direction."""
     if difference["p_value"] is None or difference["p_value"] >= round(1 - level, 9) or not difference["value"]:
         return "unclear"
-    return "better" if difference["value"] < 0 else "worse"
+    return "better" if (difference["value"] < 0) == row_of(name).lower_is_better else "worse"
 
 
 def p_words(p_value: float | None) -> str:
@@ -69,16 +67,22 @@ def p_words(p_value: float | None) -> str:
     return "p unknown" if p_value is None else p_text(p_value).replace(" ", "\u00a0")
 
 
+def heading(name: str) -> str:
+    """The plain words for a score, beginning with a capital letter."""
+    words = row_of(name).words
+    return words[:1].upper() + words[1:]
+
+
 def tile(name: str, first: Mapping[str, Any], method: Mapping[str, Any]) -> Tile:
     """One score of the first method and of another."""
     before, after = (m["scores"]["estimates"][name] for m in (first, method))
     difference = method["comparison"]["differences"][name]
-    found = outcome(difference, method["scores"]["level"])
+    found, row = outcome(name, difference, method["scores"]["level"]), row_of(name)
     return Tile(
-        TITLES.get(name, name),
-        NAMES.get(name, name),
-        _written(name, before),
-        _written(name, after),
+        heading(name),
+        row.title,
+        with_unit(name, before["value"]),
+        with_unit(name, after["value"]),
         _relative(before["value"], after["value"]),
         found,
         f"{'could be chance' if found == 'unclear' else 'significant'}, {p_words(difference['p_value'])}",
@@ -87,15 +91,24 @@ def tile(name: str, first: Mapping[str, Any], method: Mapping[str, Any]) -> Tile
 
 def _of_two(content: Mapping[str, Any], method: Mapping[str, Any]) -> Verdict:
     first = content["methods"][0]
-    tiles = {name: tile(name, first, method) for name in method["scores"]["estimates"]}
-    parts = [
-        _part(name, tiles[name], method["scores"]["items"]) for name in ("ece", "nll", "error", "rmse") if name in tiles
-    ]
-    passes = first["forward_passes"], method["forward_passes"]
+    # Calibration first: it is what the claim is about.
+    names = sorted(by_prominence(method["scores"]["estimates"]), key=lambda name: name != "ece")
+    tiles = {name: tile(name, first, method) for name in names}
+    clauses = []
+    for name, shown in tiles.items():
+        row = row_of(name)
+        if row.headline:
+            clause = CLAUSES.get(name, f"its {row.words} goes from {{before}} to {{after}}")
+            text = clause.format(before=shown.before, after=shown.after, items=method["scores"]["items"])
+            clauses.append(f"{text} ({shown.short}; {shown.reason})")
+    before, after = first["forward_passes"], method["forward_passes"]
+    same = before == after
+    clauses.append("at no extra cost" if same else f"and a prediction costs {after} forward passes instead of {before}")
+    price = "the same price" if same else f"{after / before:.3g} times the work"
     return Verdict(
         f"{method['name']} {_claim(method, tiles)}",
-        ", ".join(parts) + f", {_cost(*passes)}.",
-        (*(tiles[name] for name in ("ece", "nll", "error", "rmse", "brier") if name in tiles), _cost_tile(*passes)),
+        ", ".join(clauses) + ".",
+        (*tiles.values(), Tile("Cost", "passes", f"{before}", f"{after}", "", "cost", price)),
         _note(content, method),
     )
 
@@ -114,39 +127,17 @@ def _claim(method: Mapping[str, Any], tiles: Mapping[str, Tile]) -> str:
     return claims.get((nll, ece), "makes this network worse")
 
 
-def _part(name: str, shown: Tile, items: int) -> str:
-    texts = {
-        "ece": f"on average its stated confidence is {shown.after} off instead of {shown.before}",
-        "nll": f"its log-loss goes from {shown.before} to {shown.after}",
-        "error": f"it is wrong on {shown.after} of {items:,} test items instead of {shown.before}",
-        "rmse": f"its typical error goes from {shown.before} to {shown.after} on {items:,} test items",
-    }
-    return f"{texts[name]} ({shown.short}; {shown.reason})"
-
-
-def _cost(before: int, after: int) -> str:
-    if before == after:
-        return "at no extra cost"
-    return f"and a prediction costs {after} forward passes instead of {before}"
-
-
-def _cost_tile(before: int, after: int) -> Tile:
-    times = after / before
-    price = "the same price" if times == 1 else f"{times:.3g} times the work"
-    return Tile("Cost", "passes", f"{before}", f"{after}", "", "cost", price)
-
-
 def _note(content: Mapping[str, Any], method: Mapping[str, Any]) -> str:
-    """The best of the cheaper methods: a reader must not pay for what is to be had for less."""
+    """The best of the cheaper methods: a reader should know when less work is enough."""
     cheaper = [m for m in content["methods"][1:] if m["forward_passes"] < method["forward_passes"]]
     if not cheaper:
         return ""
     best = min(cheaper, key=_nll)
     opening = "Better for less" if _nll(best) <= _nll(method) else "For less"
     scores = ", ".join(
-        f"{NAMES.get(name, name)} {_written(name, estimate)}"
+        f"{row_of(name).title} {with_unit(name, estimate['value'])}"
         for name, estimate in best["scores"]["estimates"].items()
-        if name != "brier"
+        if row_of(name).headline
     )
     passes = best["forward_passes"]
     return f"{opening}: {best['name']}, at {passes} forward pass{'es' if passes > 1 else ''}, reaches {scores}."
@@ -155,7 +146,7 @@ def _note(content: Mapping[str, Any], method: Mapping[str, Any]) -> str:
 def _of_one(method: Mapping[str, Any]) -> Verdict:
     scores = method["scores"]
     shown = ", ".join(
-        f"{TITLES.get(name, name).lower()} {_written(name, estimate)} ({NAMES.get(name, name)})"
+        f"{row_of(name).words} {with_unit(name, estimate['value'])} ({row_of(name).title})"
         for name, estimate in scores["estimates"].items()
     )
     return Verdict(
@@ -175,14 +166,10 @@ def _of_sweep(sweep: Mapping[str, Any] | None) -> Verdict:
     return Verdict(
         helps if best["sigma"] else "Noise does not help this network",
         f"its log-loss goes from {-network['log_likelihood']:.4f} to {-best['log_likelihood']:.4f} (NLL) and its "
-        f"stated confidence is {number('ece', best['ece'])}{UNITS['ece']} off instead of "
-        f"{number('ece', network['ece'])}{UNITS['ece']} (ECE) on the {sweep['items']:,} items of the sweep; σ was "
+        f"stated confidence is {with_unit('ece', best['ece'])} off instead of "
+        f"{with_unit('ece', network['ece'])} (ECE) on the {sweep['items']:,} items of the sweep; σ was "
         "chosen on these very items, so this is no test.",
     )
-
-
-def _written(name: str, estimate: Mapping[str, Any]) -> str:
-    return number(name, estimate["value"]) + UNITS.get(name, "")
 
 
 def _nll(method: Mapping[str, Any]) -> float:

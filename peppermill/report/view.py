@@ -8,7 +8,7 @@ from typing import Any
 
 from peppermill.report import table
 from peppermill.report.payload import TOP_CLASSES, class_name, star
-from peppermill.report.verdict import UNITS, judged, outcome, p_words, verdict
+from peppermill.report.verdict import judged, outcome, p_words, verdict
 
 _WHY = " (being less sure costs a little where the network was right, and saves much where it was sure and wrong)"
 ENOUGH = (0.01, 0.003, 0.001)  # losses of NLL
@@ -57,18 +57,24 @@ def _sweep(content: Mapping[str, Any]) -> dict[str, Any] | None:
         "swept": f"{sweep['items']:,}",
         "bins": sweep["bins"],
         "members": len(sweep["points"][0]["member_log_likelihoods"]),
+        "scores": [
+            (row.name, row.words if row.title in row.words else f"{row.words}, {row.title}")
+            for row in map(table.row_of, table.by_prominence(table.sweep_scores(sweep["points"][0])))
+        ],
     }
 
 
 def _table(content: Mapping[str, Any]) -> dict[str, Any]:
     methods = content["methods"]
     scales = {name: _scale(name, methods) for name in methods[0]["scores"]["estimates"]}
+    exceptions = [table.row_of(name).title for name in scales if not table.row_of(name).lower_is_better]
     return {
         "columns": table.header(content)[1:],
         "level": round(100 * methods[0]["scores"]["level"]),
         "first": methods[0]["name"],
         "tested": f"{methods[0]['scores']['items']:,}",
         "several": len(methods) > 2,
+        "larger": " and ".join(exceptions),
         "rows": [
             {
                 "name": method["name"],
@@ -102,7 +108,7 @@ def _difference(name: str, difference: Mapping[str, Any], level: float) -> dict[
         "text": f"{table.signed(name, difference['value'])} [{lower}, {upper}]",
         "p": p_words(difference["p_value"]),
         "test": difference["test"] + (f"; permutation {p_words(permutation)}" if permutation is not None else ""),
-        "outcome": outcome(difference, level),
+        "outcome": outcome(name, difference, level),
     }
 
 
@@ -160,7 +166,6 @@ def _item(content: Mapping[str, Any], effect: Mapping[str, Any]) -> dict[str, An
         "said": f"{'still' if before == after else class_name(content, before) + ' →'} {class_name(content, after)}",
         "network": f"{100 * effect['network']:.1f} %",
         "ensemble": f"{100 * effect['ensemble']:.1f} %",
-        "gain": table.signed("ece", effect["ensemble"] - effect["network"]),
         "kind": kinds.get((was_right, is_right), "wrong before and after"),
     }
 
@@ -238,7 +243,7 @@ def _compared_score(name: str, first: Mapping[str, Any], method: Mapping[str, An
     return {
         "before": before,
         "after": after,
-        "texts": [table.number(name, value) + UNITS.get(name, "") for value in (before, after)],
+        "texts": [table.with_unit(name, value) for value in (before, after)],
         "p": p_words(difference["p_value"]),
-        "outcome": outcome(difference, method["scores"]["level"]),
+        "outcome": outcome(name, difference, method["scores"]["level"]),
     }

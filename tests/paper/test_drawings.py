@@ -27,7 +27,7 @@ def table() -> metrics.Reliability:
 
 def test_figure_1_shows_the_curve_of_the_file() -> None:
     curve = ((0.0, -0.5, (-0.5, -0.5)), (0.1, -0.4, (-0.6, -0.45)), (0.2, float("nan"), (-0.9, float("nan"))))
-    points = [SweepPoint(sigma, value, members, 1.0, value, 0.1, 0.1, 0.1, table()) for sigma, value, members in curve]
+    points = [SweepPoint(sigma, value, members, 1.0, value, {}, table()) for sigma, value, members in curve]
     figure = drawings.figure1(as_read({"sweep": Sweep(tuple(points), 12, 10)}))
     lines = {line.get_label(): [float(y) for y in line.get_ydata()] for line in figure.axes[0].get_lines()}
     assert lines["ensemble, L(σ)/N"] == pytest.approx([-0.5, -0.4, float("nan")], nan_ok=True)

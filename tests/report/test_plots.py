@@ -12,15 +12,15 @@ import pytest
 import torch
 from matplotlib.image import imread
 
-from peppermill.evaluation.comparison import Estimate
 from peppermill.evaluation.member_count import SizeCurve
+from peppermill.evaluation.scores import Estimate
 from peppermill.evaluation.sweep import Sweep, SweepPoint
 from peppermill.metrics import reliability
 from peppermill.report import figures as plots
 
 
 def point(sigma, log_likelihood, *members):
-    return SweepPoint(sigma, log_likelihood, members, 1.0, log_likelihood, 0.1, 0.1, 0.1, None)
+    return SweepPoint(sigma, log_likelihood, members, 1.0, log_likelihood, {}, None)
 
 
 @pytest.fixture

@@ -137,6 +137,6 @@ def test_a_number_that_is_missing_is_a_dash_and_no_claim():
 
 def test_the_level_of_significance_is_that_of_the_intervals():
     difference = {"value": -0.1, "p_value": 0.03}
-    assert outcome(difference, 0.95) == "better"
-    assert outcome(difference, 0.99) == "unclear"
-    assert outcome({"value": 0.1, "p_value": 0.03}, 0.95) == "worse"
+    assert outcome("nll", difference, 0.95) == "better"
+    assert outcome("nll", difference, 0.99) == "unclear"
+    assert outcome("nll", {"value": 0.1, "p_value": 0.03}, 0.95) == "worse"

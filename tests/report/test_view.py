@@ -102,7 +102,7 @@ def test_a_card_says_what_became_of_its_item(before, after, said, kind):
     named = content(method("network", 1.0), effects=shown, class_names=["cat", "dog", "ship"])
     [(_, title, [card])] = view(named)["effects"]["kinds"]
     assert (title, card["label"], card["said"], card["kind"]) == ("Most helped", "ship", said, kind)
-    assert (card["network"], card["ensemble"], card["gain"]) == ("25.0 %", "50.0 %", "+25.00")
+    assert (card["network"], card["ensemble"]) == ("25.0 %", "50.0 %")
 
 
 def test_runs_are_compared_by_the_method_that_their_verdicts_are_about():

@@ -128,10 +128,10 @@ const Figures = (() => {
   const classes = (data, c) => dumbbells(
     data.names.map((name, k) => ({ label: short(name, 26), hover: `${text(name)}, ${data.items[k]} items`, before: data.network[k], after: data.ensemble[k], clear: true })), c, { format: ".2f" });
 
-  const change = (runs, score, c) => dumbbells(
+  const change = (runs, score, format, c) => dumbbells(
     runs.map((run, k) => ({ run, k })).filter(({ run }) => run.scores[score]).map(({ run, k }) => ({
       label: String(k + 1), hover: text(run.title), clear: run.scores[score].outcome !== "unclear",
-      before: run.scores[score].before, after: run.scores[score].after })), c, { format: score === "ece" || score === "error" ? ".1%" : ".3f" });
+      before: run.scores[score].before, after: run.scores[score].after })), c, { format });
 
   function gains(runs, titles, c) {
     const dashes = ["solid", "dash", "dot", "dashdot"], shapes = ["circle", "square", "diamond", "cross", "x"];

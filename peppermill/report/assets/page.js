@@ -19,7 +19,7 @@
       curvature: () => Figures.curvature(run.curvature, c),
       sizes: () => Figures.sizes(run.sizes, c),
       overfitting: () => Figures.overfitting(run.overfitting, c),
-      change: () => Figures.change(content.compared, score, c),
+      change: () => Figures.change(content.compared, score, content.formats[score], c),
       gains: () => Figures.gains(content.runs, content.compared.map((row) => row.title), c),
     };
     return builders[figure]();
@@ -59,15 +59,16 @@
     const k = Number(explorer.dataset.run), sweep = content.runs[k].sweep, at = positions[k], texts = sweep.texts[at];
     const input = explorer.querySelector("input"), last = sweep.sigmas.length - 1;
     const where = at === 0 ? "the network itself" : at === sweep.nearest ? "σ*, the best" : "";
+    const spoken = Object.entries(texts.values).map(([name, value]) => `${sweep.titles[name]} ${value}`).join(", ");
     input.value = at;
     input.style.setProperty("--filled", `${last ? (100 * at) / last : 0}%`);
-    input.setAttribute("aria-valuetext", `sigma ${texts.sigma}${where ? ", " + where : ""}: NLL ${texts.values.nll}, calibration error ${texts.values.ece}`);
+    input.setAttribute("aria-valuetext", `sigma ${texts.sigma}${where ? ", " + where : ""}: ${spoken}`);
     explorer.querySelector(".sigma").textContent = texts.sigma;
     explorer.querySelector(".where").textContent = where;
     explorer.querySelector(".tempered").textContent = texts.tempered;
     for (const [name, value] of Object.entries(texts.values)) {
-      explorer.querySelector(`[data-score=${name}]`).textContent = value;
-      const change = explorer.querySelector(`[data-change=${name}]`);
+      explorer.querySelector(`[data-score="${CSS.escape(name)}"]`).textContent = value;
+      const change = explorer.querySelector(`[data-change="${CSS.escape(name)}"]`);
       change.textContent = at === 0 ? "" : texts.changes[name];
       change.className = "change " + ["better", "", "worse"][texts.ways[name] + 1];
     }

@@ -20,9 +20,13 @@ def test_a_point_holds_the_scores_of_the_ensemble_at_that_sigma(overfitted):
     members = pep.member_pass(validation).member_log_likelihoods.mean(dim=1).tolist()
     assert found.member_log_likelihoods == pytest.approx(members)
     assert found.mean_member_log_likelihood == pytest.approx(sum(members) / 4)
-    assert found.brier == metrics.brier_score(predictions.log_probs, predictions.labels)
-    assert found.ece == metrics.expected_calibration_error(predictions.log_probs, predictions.labels, 15)
-    assert found.error == metrics.error_rate(predictions.log_probs, predictions.labels)
+    said = predictions.log_probs, predictions.labels
+    assert found.nll == -found.log_likelihood
+    assert found.brier == pytest.approx(metrics.brier_score(*said), rel=1e-12)
+    assert found.ece == pytest.approx(metrics.expected_calibration_error(*said, 15), rel=1e-9)
+    assert found.error == metrics.error_rate(*said)
+    with pytest.raises(AttributeError, match="there is no score `auroc` here, only nll, brier, ece, error"):
+        _ = found.auroc
     warm = pm.fit_temperature(pep, validation)
     assert found.temperature == warm.temperature
     tempered = float(pm.predict(warm, validation).log_likelihoods.mean())

@@ -11,8 +11,8 @@ from torch import nn
 
 import peppermill as pm
 from peppermill.ensemble import PepEnsemble
-from peppermill.evaluation.comparison import Estimate
 from peppermill.evaluation.member_count import size_curve_of
+from peppermill.evaluation.scores import Estimate
 from peppermill.fingerprint import fingerprint
 from peppermill.noise import Noise
 from peppermill.parameters import select

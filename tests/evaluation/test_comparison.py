@@ -11,9 +11,9 @@ from torch import nn
 
 import peppermill as pm
 from peppermill import metrics
-from peppermill.evaluation import bootstrap as scoring
-from peppermill.evaluation import comparison as evaluation
+from peppermill.evaluation import bootstrap, comparison
 from peppermill.evaluation.comparison import holm
+from peppermill.evaluation.scores import item_scores
 
 SCORES = ("nll", "brier", "ece", "error")
 
@@ -98,9 +98,9 @@ def test_the_bias_of_a_resample_moves_neither_interval_nor_p_value():
     p-value of an estimate 1.5 away from zero is 0.134; standard errors 0.06 and 0.011, of which four are allowed."""
     normal = np.random.default_rng(0).normal(size=2000)
     for bias in (0, 5):
-        lower, upper = scoring.interval(1.5, 1.5 + normal + bias, 0.95)
+        lower, upper = bootstrap.interval(1.5, 1.5 + normal + bias, 0.95)
         assert (lower, upper) == pytest.approx((1.5 - 1.96, 1.5 + 1.96), abs=4 * 0.06)
-        assert evaluation._bootstrap_p_value(1.5, 1.5 + normal + bias) == pytest.approx(0.134, abs=4 * 0.011)
+        assert bootstrap.p_value_of(1.5, 1.5 + normal + bias) == pytest.approx(0.134, abs=4 * 0.011)
 
 
 def test_intervals_hold_the_truth_as_often_as_they_claim(monkeypatch):
@@ -109,7 +109,7 @@ def test_intervals_hold_the_truth_as_often_as_they_claim(monkeypatch):
     The true NLL is then the integral of the entropy, 1/2; the true Brier score 1/3; the true error 1/4. The
     share of 300 intervals of 95 % that hold the truth has a standard deviation of 0.0126; four of them are allowed.
     """
-    monkeypatch.setattr(scoring, "RESAMPLES", 500)
+    monkeypatch.setattr(bootstrap, "RESAMPLES", 500)
     truth = {"nll": 1 / 2, "brier": 1 / 3, "error": 1 / 4}
     generator = torch.Generator().manual_seed(0)
     held = dict.fromkeys(truth, 0)
@@ -150,7 +150,7 @@ def test_intervals_repeat_with_the_seed_and_hardly_depend_on_it():
 def test_the_size_of_the_chunks_in_which_resamples_are_drawn_changes_nothing(monkeypatch):
     found = predictions_of(*drawn(5, items=60))
     whole = pm.evaluate(found)
-    monkeypatch.setattr(scoring, "CHUNK", 60 * 7)
+    monkeypatch.setattr(bootstrap, "CHUNK", 60 * 7)
     assert pm.evaluate(found).ece.lower == pytest.approx(whole.ece.lower, rel=1e-12)
 
 
@@ -158,7 +158,7 @@ def test_a_weighted_score_is_the_score_of_the_items_repeated():
     logits, labels = drawn(6, items=80)
     weights = np.random.default_rng(0).multinomial(80, np.full(80, 1 / 80))
     again = torch.from_numpy(np.repeat(np.arange(80), weights))
-    whole = scoring.scores_of(predictions_of(logits, labels), bins=9)
+    whole = item_scores(predictions_of(logits, labels), bins=9)
     repeated = pm.evaluate(predictions_of(logits[again], labels[again]), bins=9)
     for name in SCORES:
         weighted = whole[name].value(weights[None].astype(float))
@@ -168,8 +168,8 @@ def test_a_weighted_score_is_the_score_of_the_items_repeated():
 
 def test_a_resample_draws_as_many_items_as_there_are():
     counts = []
-    scoring.resample({"any": lambda weights: counts.append(weights) or weights.sum(axis=1)}, items=13, seed=0)
-    assert np.concatenate(counts).shape == (scoring.RESAMPLES, 13)
+    bootstrap.resample({"any": lambda weights: counts.append(weights) or weights.sum(axis=1)}, items=13, seed=0)
+    assert np.concatenate(counts).shape == (bootstrap.RESAMPLES, 13)
     assert (np.concatenate(counts).sum(axis=1) == 13).all()
     assert np.concatenate(counts).mean() == 1
 
@@ -297,7 +297,7 @@ def test_false_alarms_are_as_rare_as_the_level_says(monkeypatch):
     Of 250 trials the share has a standard deviation of 0.0138; four of them are allowed. ECE's bootstrap may be
     more careful than it claims, not less. The permutations, which nobody looks at here, are few.
     """
-    monkeypatch.setattr(evaluation, "PERMUTATIONS", 9)
+    monkeypatch.setattr(comparison, "PERMUTATIONS", 9)
     alarms = {"nll": 0, "ece": 0}
     for trial in range(250):
         logits, labels = drawn(trial, overconfidence=2.5)

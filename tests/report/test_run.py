@@ -13,7 +13,8 @@ from torch import nn
 
 import peppermill as pm
 from peppermill.metrics import reliability
-from peppermill.report.run import Run, hardware, method_of, plain, provenance, read_run, write_run
+from peppermill.report.provenance import hardware, provenance
+from peppermill.report.run import Run, method_of, plain, read_run, write_run
 
 
 def strict(text):
@@ -53,6 +54,8 @@ def test_every_number_of_a_run_is_in_its_file(run, tmp_path):
     assert second["comparison"]["differences"]["ece"] == vars(run.methods[1].comparison.ece)
     assert [point["sigma"] for point in content["sweep"]["points"]] == [0.0, 0.1, 0.2]
     assert content["sweep"]["points"][1]["member_log_likelihoods"] == list(run.sweep.points[1].member_log_likelihoods)
+    assert content["sweep"]["points"][1]["brier"] == run.sweep.points[1].brier
+    assert "scores" not in content["sweep"]["points"][1]
     assert content["provenance"] == run.provenance
 
 

@@ -17,7 +17,6 @@ from typer.testing import CliRunner
 import peppermill as pm
 from peppermill.cli.app import app
 from peppermill.evaluation.overfitting import NAMES, ProbedCheckpoint, correlations, rank_correlation
-from peppermill.report import curvature_plots
 from peppermill.report import figures as plots
 from peppermill.sources.weight_files import read_checkpoint
 
@@ -186,7 +185,7 @@ def test_a_quantity_that_never_changes_has_no_correlation_and_few_points_have_no
 
 def test_the_scatter_shows_every_point_negative_overfitting_and_no_noise_included(tmp_path: Path) -> None:
     points = (point(-0.2, 0.0), point(0.1, 0.001), point(0.4, 0.02), replace(point(0.5, 0.03), effect_rate=-3.0))
-    figure = curvature_plots.overfitting_scatter(pm.OverfittingProbe(points, correlations(points)))
+    figure = plots.overfitting_scatter(pm.OverfittingProbe(points, correlations(points)))
     for axis, name in zip(figure.axes, ("pep_effect", "sigma", "effect_rate"), strict=True):
         drawn = axis.collections[0].get_offsets()
         np.testing.assert_allclose(drawn, [[p.overfitting, getattr(p, name)] for p in points])
