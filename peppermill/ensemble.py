@@ -17,7 +17,6 @@ from peppermill.engines.engine import Engine
 from peppermill.engines.loop import MemberPass, averaged, member_predictions
 from peppermill.engines.members import Members
 from peppermill.engines.parts import agree_on, run_all
-from peppermill.export.verify import export_ensemble
 from peppermill.fingerprint import difference, fingerprint
 from peppermill.likelihood import ensemble_log_likelihoods, temper
 from peppermill.perturbation import Perturbation
@@ -165,6 +164,8 @@ class PepEnsemble(nn.Module):
 
     def export(self, path: str | Path, example: Inputs) -> None:
         """Eq. 9 as one file, .pt2 or .onnx, that gives the averaged probabilities of batches like `example`."""
+        from peppermill.export.verify import export_ensemble
+
         export_ensemble(self, path, example)
 
     def extra_repr(self) -> str:

@@ -1,81 +1,122 @@
-"""Eq. 9 without randomness: m members with their weights in them, and their average, as one network to be traced."""
+"""Eq. 9 as one network without randomness, and the example inputs with which it is traced."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from peppermill.data import output_tensor
-from peppermill.export.example import Example
+from peppermill.data import as_arguments, output_tensor
+from peppermill.ensemble import PepEnsemble
 from peppermill.foreign import functional_call
 from peppermill.likelihood import temper
-from peppermill.types import Likelihood, Params
+from peppermill.plumbing.devices import device_of, dtype_of
+from peppermill.plumbing.nested import map_tensors
+from peppermill.types import Inputs, Likelihood
 
 
-class DeployedEnsemble(nn.Module):
-    """All members at once, each with its own selected weights; everything else is held once and shared.
+@dataclass(frozen=True)
+class Example:
+    """A batch of inputs as the arguments of a call; `names` are the network's names of the positional ones."""
 
-    The noise is not drawn again at each call: it would cost more than the network itself. The user's network lends its
-    code, not its tensors, and is no part of this one: what is traced holds no weight that no member uses.
+    arguments: tuple[Any, ...]
+    keywords: Mapping[str, Any]
+    names: tuple[str, ...]
+    items: int
+
+    @property
+    def by_name(self) -> dict[str, Any]:
+        """All arguments by name."""
+        return {**dict(zip(self.names, self.arguments, strict=True)), **self.keywords}
+
+    def counts_items(self, tensor: Tensor) -> bool:
+        """Whether the first dimension is the batch. It is not in positions [1, tokens] beside words [B, tokens]."""
+        return tensor.ndim > 0 and len(tensor) == self.items
+
+    def doubled(self) -> Example:
+        """Every item twice. This gives at least two items: torch takes a dimension of one for a constant."""
+
+        def twice(tensor: Tensor) -> Tensor:
+            return torch.cat([tensor, tensor]) if self.counts_items(tensor) else tensor
+
+        arguments, keywords = map_tensors(twice, self.arguments), map_tensors(twice, self.keywords)
+        return replace(self, arguments=arguments, keywords=keywords, items=2 * self.items)
+
+
+def example_of(network: nn.Module, inputs: Inputs) -> Example:
+    """The inputs on the device of the network and, if its weights have one type, in that type."""
+    device, dtype = device_of(network), dtype_of(network)
+    placed = map_tensors(lambda t: t.to(device, dtype if t.is_floating_point() else None), inputs)
+    lengths: list[int] = []
+    map_tensors(lambda t: lengths.append(len(t) if t.ndim else 0), placed)
+    if not lengths or not lengths[0]:
+        given = f"tensor of shape {list(inputs.shape)}" if isinstance(inputs, Tensor) else type(inputs).__name__
+        raise ValueError(
+            f"`example` is a {given}, in which no item was found: give a batch of inputs as the network takes them, "
+            "at least one item, without labels."
+        )
+    arguments, keywords = as_arguments(placed)
+    parameters = inspect.signature(network.forward).parameters.values()
+    names = [p.name for p in parameters if p.kind == p.POSITIONAL_OR_KEYWORD and p.name not in keywords]
+    names = [*names[: len(arguments)], *(f"input_{k}" for k in range(len(names), len(arguments)))]
+    return Example(arguments, keywords, tuple(names), lengths[0])
+
+
+class EnsembleGraph(nn.Module):
+    """All members at once, each with its own selected weights; all other tensors are held once and shared.
+
+    The noise is part of the weights, because drawing it in every call would cost more than the network. The network
+    supplies its code and is not a submodule, so that the traced graph holds no weight that no member uses.
     """
 
-    def __init__(
-        self, model: nn.Module, members: list[Params], likelihood: Likelihood, temperature: float, example: Example
-    ) -> None:
+    def __init__(self, ensemble: PepEnsemble, network: nn.Module, example: Example) -> None:
         super().__init__()
-        state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+        self.likelihood, self.temperature = ensemble.likelihood, ensemble.temperature
+        self.code = (network,)  # nn.Module does not look for submodules in a tuple
+        members = list(ensemble.perturbation.members(ensemble.sigma))
+        state = {**dict(network.named_parameters()), **dict(network.named_buffers())}
         shared = self._hold("shared", {name: value for name, value in state.items() if name not in members[0]})
-        self._members = [{**shared, **self._hold(f"member{j}", params)} for j, params in enumerate(members)]
-        self.code = (model,)  # in a tuple, where nn.Module does not look for parts
-        self.likelihood, self.temperature = likelihood, temperature
-        self.forward = self._called_like(example)
+        self.attributes = [{**shared, **self._hold(f"member{j}", params)} for j, params in enumerate(members)]
+
+        def forward(*args: Any, **kwargs: Any) -> dict[str, Tensor]:
+            return self.average(*args, **kwargs)
+
+        # The names of the network's own arguments become the names of the file's inputs.
+        forward.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+            [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in example.names]
+            + [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in example.keywords]
+        )
+        self.forward = forward
         self.eval()
 
     def average(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
-        """The averaged prediction, by name."""
+        """The averaged prediction of eq. 9, by name."""
         total = None
-        for held in self._members:
-            params = {name: getattr(self, attribute) for name, attribute in held.items()}
+        for attributes in self.attributes:
+            params = {name: getattr(self, attribute) for name, attribute in attributes.items()}
             outputs = output_tensor(functional_call(self.code[0], params, args, kwargs))
             total = self.likelihood.accumulate(total, self.likelihood.predict(outputs))
         assert total is not None
-        averaged = self.likelihood.average(total, len(self._members))
-        return named_outputs(self.likelihood, self.likelihood.outputs(temper(averaged, self.temperature)))
-
-    def held_bytes(self) -> int:
-        """What the file has to hold, about."""
-        return sum(value.nbytes for value in self.buffers())
+        averaged = temper(self.likelihood.average(total, len(self.attributes)), self.temperature)
+        return named_outputs(self.likelihood, self.likelihood.outputs(averaged))
 
     def _hold(self, owner: str, params: Mapping[str, Tensor]) -> dict[str, str]:
-        """Register tensors under names that a graph can have: the parameter's name -> the attribute's."""
+        """Register the tensors as buffers, and return the name of the attribute for each name of a parameter."""
         attributes = {name: f"{owner}_{k}_{name.replace('.', '_')}" for k, name in enumerate(params)}
         for name, value in params.items():
             self.register_buffer(attributes[name], value.detach())
         return attributes
 
-    def _called_like(self, example: Example) -> Callable[..., dict[str, Tensor]]:
-        """`forward` with the names of the network's own arguments, because they become those of the file's inputs."""
-
-        def forward(*args: Any, **kwargs: Any) -> dict[str, Tensor]:
-            return self.average(*args, **kwargs)
-
-        forward.__signature__ = example.signature  # type: ignore[attr-defined]
-        return forward
-
 
 def named_outputs(likelihood: Likelihood, outputs: Tensor) -> dict[str, Tensor]:
-    """What a file gives, from what the ensemble gives: probabilities first, and a form that does not underflow."""
+    """The outputs of the file from those of the ensemble: probabilities, and a form that does not underflow."""
     if likelihood.name == "gaussian":
         mean, log_variance = outputs.unbind(dim=-1)
         return {"mean": mean, "log_variance": log_variance}
     if likelihood.name == "bernoulli":
         return {"probabilities": outputs.sigmoid(), "logits": outputs}
     return {"probabilities": outputs.exp(), "log_probabilities": outputs}
-
-
-def output_names(likelihood: Likelihood) -> list[str]:
-    """The names of `named_outputs`, in order."""
-    return list(named_outputs(likelihood, torch.zeros(1, 2)))

@@ -1,10 +1,9 @@
-"""model.onnx, for onnxruntime and the like; the only file that knows onnx, onnxscript and onnxruntime."""
+"""model.onnx, for onnxruntime and similar runtimes. Only this file imports onnx, onnxscript and onnxruntime."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -12,41 +11,46 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from peppermill.data import map_tensors
-from peppermill.export.ensemble_graph import DeployedEnsemble, output_names
-from peppermill.export.example import Example
+from peppermill.export.ensemble_graph import EnsembleGraph, Example, named_outputs
 from peppermill.export.pt2 import dynamic_shapes, traced
+from peppermill.plumbing.nested import map_tensors
 
-MOST_BYTES = 2**31 - 2**24  # a protocol buffer ends at 2 GiB; some of it is graph
+MAX_WEIGHT_BYTES = 2**31 - 2**24  # a protocol buffer holds at most 2 GiB, and some of that is the graph
 
 
-def content(network: DeployedEnsemble, example: Example, about: Mapping[str, Any]) -> bytes:
-    """The file; what it is about lies in its metadata."""
-    if network.held_bytes() > MOST_BYTES:
+def content(graph: EnsembleGraph, example: Example, about: Mapping[str, Any]) -> bytes:
+    """The file. Its metadata holds `about`."""
+    weights = sum(value.nbytes for value in graph.buffers())
+    if weights > MAX_WEIGHT_BYTES:
         raise ValueError(
-            f"one ONNX file holds at most 2 GiB, and the members' weights are {network.held_bytes() / 2**30:.1f} GiB: "
-            "export to .pt2, which has no limit, use fewer members, or perturb fewer parameters."
+            f"one ONNX file holds at most 2 GiB, and the members' weights are {weights / 2**30:.1f} GiB: export to "
+            ".pt2, which has no limit, use fewer members, or perturb fewer parameters."
         )
-    with _quiet("onnxscript"):
+    logger = logging.getLogger("onnxscript")
+    level = logger.level
+    logger.setLevel(logging.ERROR)  # the optimizer of ONNX graphs warns of every constant that it does not fold
+    try:
         program = torch.onnx.export(
-            traced(network, example).run_decompositions(_STABLE),
+            traced(graph, example).run_decompositions(STABLE_DECOMPOSITIONS),
             example.arguments,
             kwargs=dict(example.keywords),
             dynamic_shapes=dynamic_shapes(example),
-            output_names=output_names(network.likelihood),
+            output_names=list(named_outputs(graph.likelihood, torch.zeros(1, 2))),
             dynamo=True,
             verbose=False,
         )
+    finally:
+        logger.setLevel(level)
     assert program is not None
     for node in program.model.graph:
-        node.metadata_props.clear()  # paths and lines of code on this machine, for every node
+        node.metadata_props.clear()  # paths and lines of code on this machine
     program.model.metadata_props.update({f"peppermill.{name}": str(value) for name, value in about.items()})
     found: bytes = program.model_proto.SerializeToString()
     return found
 
 
 def run(content: bytes, example: Example) -> dict[str, Tensor]:
-    """What onnxruntime makes of the file."""
+    """The answers of the file to the example, by onnxruntime."""
     session = import_module("onnxruntime").InferenceSession(content, providers=["CPUExecutionProvider"])
     flat: list[Any] = []
     map_tensors(lambda t: flat.append(t.detach().cpu().numpy()), example.by_name)
@@ -55,16 +59,11 @@ def run(content: bytes, example: Example) -> dict[str, Tensor]:
     return {given.name: torch.from_numpy(value) for given, value in zip(session.get_outputs(), found, strict=True)}
 
 
-@contextmanager
-def _quiet(name: str) -> Iterator[None]:
-    """The optimizer of ONNX graphs warns of every constant that it leaves as it is."""
-    logger = logging.getLogger(name)
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
+def refuse_absent_packages() -> None:
+    """Raise before the work if a package is not installed."""
+    absent = [name for name in ("onnx", "onnxscript", "onnxruntime") if find_spec(name) is None]
+    if absent:
+        raise ImportError(f'writing ONNX needs {", ".join(absent)}: `pip install "peppermill[onnx]"`.')
 
 
 def _logaddexp(first: Tensor, second: Tensor) -> Tensor:
@@ -76,11 +75,7 @@ def _log_sigmoid(logits: Tensor) -> Tensor:
 
 
 #: torch translates these to ONNX as ln(exp a + exp b) and ln(sigmoid): both give -inf for logarithms below -87.
-_STABLE = {torch.ops.aten.logaddexp.default: _logaddexp, torch.ops.aten.log_sigmoid.default: _log_sigmoid}
-
-
-def refuse_absent_packages() -> None:
-    """Raise before the work where something is not installed."""
-    absent = [name for name in ("onnx", "onnxscript", "onnxruntime") if find_spec(name) is None]
-    if absent:
-        raise ImportError(f'writing ONNX needs {", ".join(absent)}: `pip install "peppermill[onnx]"`.')
+STABLE_DECOMPOSITIONS = {
+    torch.ops.aten.logaddexp.default: _logaddexp,
+    torch.ops.aten.log_sigmoid.default: _log_sigmoid,
+}

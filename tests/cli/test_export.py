@@ -39,7 +39,7 @@ def test_by_a_shape(done, pep, data):
         (("--shape", "6", "--example", "npz:new.npz"), "give either `--example DATA` or `--shape 3,224,224`"),
         (("--shape", "6,a"), "`--shape 6,a` must be numbers separated by commas"),
         (("--shape", "6.5"), "`--shape 6.5` must be whole numbers separated by commas, as in 3,224,224"),
-        (("--shape", "6", "--out", "model.h5"), "has no suffix that is known: choose one of .pt2, .onnx"),
+        (("--shape", "6", "--out", "model.h5"), "has an unknown suffix: choose one of .pt2, .onnx"),
     ],
 )
 def test_refusals_come_before_the_network_is_made(peppermill, pep, options, match, folder):

@@ -349,6 +349,7 @@ def test_a_copy_has_parameters_of_its_own_and_the_same_keras_model():
         assert not copied(inputs).any()
 
 
+@pytest.mark.filterwarnings("ignore::peppermill.types.PepWarning")
 def test_ensembles_that_version_one_saved_know_their_keras_model_again():
     """The digest of names, shapes and their order, as version one computed it."""
     model = keras_cnn()
