@@ -1,0 +1,101 @@
+"""Write the generated parts of the pages: `python scripts/update_docs.py`.
+
+docs/architecture.md gets the files in reading order with the first line of each docstring; docs/reference.md gets every
+public name and the rows of every registry. The text between `<!-- NAME -->` and `<!-- end of NAME -->` is replaced.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+
+#: What one row adds, and where the rows are.
+REGISTRIES = {
+    "Noise laws (`noise=`)": "peppermill.noise:LAWS",
+    "Likelihoods (`likelihood=`)": "peppermill.likelihood:LIKELIHOODS",
+    "Searches (`search=`)": "peppermill.tuning:SEARCHES",
+    "Calibrators": "peppermill.calibrators:CALIBRATORS",
+    "Views of the inputs": "peppermill.views:VIEWS",
+    "Engines (`engine=`)": "peppermill.engines:ENGINES",
+    "Scores": "peppermill.metrics:SCORES",
+    "Predictors": "peppermill.predictors:PREDICTORS",
+    "Sources of networks and data": "peppermill.sources:SOURCES",
+}
+
+
+def files_in_reading_order() -> str:
+    """The table of docs/architecture.md; the core is in bold."""
+    from architecture import CORE, READING_ORDER, files, place, summary
+
+    lines = ["| file | what is in it |", "|---|---|"]
+    for number, row in enumerate(READING_ORDER):
+        if row.endswith("/") and f"{row}__init__.py" in files():
+            lines.append(f"| `{row}` | {summary(f'{row}__init__.py')} |")
+        for file in (file for file in files() if place(file) == number and not file.endswith("__init__.py")):
+            name = f"**`{file}`**" if file in CORE else f"`{file}`"
+            lines.append(f"| {name} | {summary(file)} |")
+    return "\n".join(lines)
+
+
+def first_line(thing: Any) -> str:
+    return (inspect.getdoc(thing) or "").partition("\n")[0].replace("|", "\\|")
+
+
+def public_names() -> str:
+    """Every name of `peppermill.__all__` with the first line of its docstring."""
+    import peppermill
+
+    names = sorted(peppermill.__all__, key=str.lower)
+    rows = [f"| `pm.{name}` | {first_line(getattr(peppermill, name))} |" for name in names]
+    return "\n".join(["| name | what it is |", "|---|---|", *rows])
+
+
+def registries() -> str:
+    """The rows of every registry: its name and one line of help."""
+    parts = []
+    for title, where in REGISTRIES.items():
+        module, _, name = where.partition(":")
+        try:
+            table = getattr(import_module(module), name)
+        except (ImportError, AttributeError):  # a room that is not built yet
+            continue
+        rows = table.items() if isinstance(table, Mapping) else [(row.name, row) for row in table]
+        file = module.replace(".", "/")
+        file += "/__init__.py" if (ROOT / file).is_dir() else ".py"
+        parts += [f"### {title}\n\n`{name}` in `{file}`\n\n| name | what it is |\n|---|---|"]
+        parts[-1] += "".join(f"\n| `{key}` | {getattr(row, 'help', None) or first_line(row)} |" for key, row in rows)
+    return "\n\n".join(parts)
+
+
+#: The page, the name of its mark, and what stands there.
+GENERATED = [
+    ("architecture.md", "files", files_in_reading_order),
+    ("reference.md", "public names", public_names),
+    ("reference.md", "registries", registries),
+]
+
+
+def updated(text: str, mark: str, content: str) -> str:
+    """The text of a page with the part between two marks replaced."""
+    begin, end = f"<!-- {mark} -->", f"<!-- end of {mark} -->"
+    before, _, rest = text.partition(begin)
+    if end not in rest:
+        raise ValueError(f"the page has no part between {begin!r} and {end!r}")
+    return f"{before}{begin}\n{content}\n{end}{rest.partition(end)[2]}"
+
+
+def main() -> None:
+    for page, mark, content in GENERATED:
+        path = ROOT / "docs" / page
+        path.write_text(updated(path.read_text(encoding="utf-8"), mark, content()), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
