@@ -48,6 +48,11 @@ def first_line(thing: Any) -> str:
     return (inspect.getdoc(thing) or "").partition("\n")[0].replace("|", "\\|")
 
 
+def help_of(row: Any) -> str:
+    """What a row says about itself: its `help`, its `words`, or its docstring."""
+    return getattr(row, "help", None) or getattr(row, "words", None) or first_line(row)
+
+
 def public_names() -> str:
     """Every name of `peppermill.__all__` with the first line of its docstring."""
     import peppermill
@@ -70,7 +75,7 @@ def registries() -> str:
         file = module.replace(".", "/")
         file += "/__init__.py" if (ROOT / file).is_dir() else ".py"
         parts += [f"### {title}\n\n`{name}` in `{file}`\n\n| name | what it is |\n|---|---|"]
-        parts[-1] += "".join(f"\n| `{key}` | {getattr(row, 'help', None) or first_line(row)} |" for key, row in rows)
+        parts[-1] += "".join(f"\n| `{key}` | {help_of(row)} |" for key, row in rows)
     return "\n\n".join(parts)
 
 
