@@ -11,9 +11,10 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from peppermill.data import Batches, as_arguments, output_tensor
+from peppermill.engines.network_shell import shell_of
 from peppermill.noise import Noise
 from peppermill.parameters import Selection, select
-from peppermill.plumbing.modes import as_network, refuse_training_mode
+from peppermill.plumbing.modes import as_network, explain_shapes, refuse_training_mode
 from peppermill.plumbing.nested import map_tensors
 from peppermill.types import Batch, Data, Inputs, Likelihood, Params
 
@@ -26,7 +27,7 @@ class Landscape:
     """theta -> ln L_i(theta) around theta* on some data, in float32 at least.
 
     `center` is theta*, the selected parameters. `rest` holds the other parameters and the buffers, such as the
-    statistics of batch norm, which stay as they are.
+    statistics of batch norm, which stay as they are. `network` is a shell: the user's modules are never called.
     """
 
     network: nn.Module
@@ -57,7 +58,8 @@ class Landscape:
     def outputs(self, params: Params, inputs: Inputs) -> Tensor:
         """The outputs of the network at theta for a batch of inputs."""
         args, kwargs = as_arguments(inputs)
-        return output_tensor(torch.func.functional_call(self.network, {**self.rest, **params}, args, kwargs))
+        with explain_shapes(self.network):
+            return output_tensor(torch.func.functional_call(self.network, {**self.rest, **params}, args, kwargs))
 
     def of_items(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """ln L_i of the items that count, [n], from the outputs of the network."""
@@ -115,19 +117,19 @@ def landscape_of(
     model: nn.Module, data: Data, parameters: Selection, likelihood: Likelihood, batch_size: int
 ) -> Landscape:
     """The landscape around the weights of the network. Half precision becomes float32."""
-    model = as_network(model)
-    refuse_training_mode(model)
+    network = as_network(model)
+    refuse_training_mode(network)
     dtype = torch.float32
-    for value in model.parameters():
+    for value in network.parameters():
         dtype = torch.promote_types(dtype, value.dtype) if value.is_floating_point() else dtype
     everything = {
         name: value.detach().to(dtype if value.is_floating_point() else value.dtype)
-        for name, value in (*model.named_parameters(), *model.named_buffers())
+        for name, value in (*network.named_parameters(), *network.named_buffers())
     }
-    center = {name: everything.pop(name) for name in select(model, parameters)}
-    batches = Batches(data, model, batch_size=batch_size)
+    center = {name: everything.pop(name) for name in select(network, parameters)}
+    batches = Batches(data, network, batch_size=batch_size)
     batches.dtype = dtype
-    return Landscape(model, likelihood, center, everything, batches)
+    return Landscape(shell_of(network), likelihood, center, everything, batches)
 
 
 def slice_batch(batch: Batch, start: int, stop: int) -> Batch:

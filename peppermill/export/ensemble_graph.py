@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from peppermill.data import as_arguments, output_tensor
+from peppermill.engines.network_shell import shell_of
 from peppermill.ensemble import PepEnsemble
-from peppermill.foreign import functional_call
 from peppermill.likelihood import temper
 from peppermill.plumbing.devices import device_of, dtype_of
 from peppermill.plumbing.nested import map_tensors
@@ -69,14 +69,14 @@ def example_of(network: nn.Module, inputs: Inputs) -> Example:
 class EnsembleGraph(nn.Module):
     """All members at once, each with its own selected weights; all other tensors are held once and shared.
 
-    The noise is part of the weights, because drawing it in every call would cost more than the network. The network
-    supplies its code and is not a submodule, so that the traced graph holds no weight that no member uses.
+    The noise is part of the weights, because drawing it in every call would cost more than the network. A shell
+    of the network supplies the code. It is not a submodule: the traced graph holds no weight that no member uses.
     """
 
     def __init__(self, ensemble: PepEnsemble, network: nn.Module, example: Example) -> None:
         super().__init__()
         self.likelihood, self.temperature = ensemble.likelihood, ensemble.temperature
-        self.code = (network,)  # nn.Module does not look for submodules in a tuple
+        self.code = (shell_of(network),)  # nn.Module does not look for submodules in a tuple
         members = list(ensemble.perturbation.members(ensemble.sigma))
         state = {**dict(network.named_parameters()), **dict(network.named_buffers())}
         shared = self._hold("shared", {name: value for name, value in state.items() if name not in members[0]})
@@ -98,7 +98,7 @@ class EnsembleGraph(nn.Module):
         total = None
         for attributes in self.attributes:
             params = {name: getattr(self, attribute) for name, attribute in attributes.items()}
-            outputs = output_tensor(functional_call(self.code[0], params, args, kwargs))
+            outputs = output_tensor(torch.func.functional_call(self.code[0], params, args, kwargs))
             total = self.likelihood.accumulate(total, self.likelihood.predict(outputs))
         assert total is not None
         averaged = temper(self.likelihood.average(total, len(self.attributes)), self.temperature)

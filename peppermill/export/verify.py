@@ -12,6 +12,7 @@ from peppermill.ensemble import PepEnsemble
 from peppermill.export import onnx, pt2
 from peppermill.export.ensemble_graph import EnsembleGraph, example_of, named_outputs
 from peppermill.plumbing.files import refuse_unwritable, write_atomically
+from peppermill.plumbing.modes import as_network
 from peppermill.types import Inputs
 
 #: The formats by suffix. A new format is one file with `content`, `run` and `refuse_absent_packages`, and one row here.
@@ -29,7 +30,7 @@ def export_ensemble(ensemble: PepEnsemble, path: str | Path, example: Inputs) ->
     The file is written only if it answers the example, and the example with every item twice, as the ensemble does.
     """
     file_format = format_of(path)
-    network, name = ensemble.model, type(ensemble.model).__name__
+    network, name = as_network(ensemble.model), type(ensemble.model).__name__
     given = example_of(network, example)
     expected = [named_outputs(ensemble.likelihood, ensemble(*given.arguments, **given.keywords))]
     doubled = given.doubled()

@@ -163,6 +163,46 @@ def test_a_recurrent_network_that_returns_an_object(ensemble, tmp_path):
     np.testing.assert_allclose(found, pep.predict_proba(inputs).detach(), atol=1e-6)
 
 
+class Counting(nn.Module):
+    """Counts its calls in a buffer, as some networks do."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.calls = nn.Linear(networks.FEATURES, networks.CLASSES), 0
+
+    def forward(self, inputs):
+        self.calls = self.calls + 1
+        self.scale = self.layer.weight.abs().max()  # a tensor of the pass, as an attribute
+        return self.layer(inputs)
+
+
+def with_norm(norm):
+    return networks.seeded(lambda: nn.Sequential(norm(nn.Linear(networks.FEATURES, 8)), nn.Tanh(), nn.Linear(8, 3)))
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: with_norm(nn.utils.spectral_norm),
+        lambda: with_norm(nn.utils.weight_norm),
+        lambda: with_norm(nn.utils.parametrizations.weight_norm),
+        lambda: networks.seeded(Counting),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*weight_norm.*is deprecated:FutureWarning")
+def test_the_attributes_of_the_network_are_its_own_afterwards(ensemble, data, tmp_path, build):
+    """Old weight norms put a tensor into `module.weight` in every call: while tracing, one without data."""
+    model = build()
+    model(data[0])
+    before = [dict(vars(module)) for module in model.modules()]
+    pep = ensemble(model)
+    expected = pep.predict_proba(data[0]).detach()
+    pep.export(tmp_path / "model.pt2", data[0][:2])
+    for module, attributes in zip(model.modules(), before, strict=True):
+        assert all(type(vars(module)[name]) is type(value) for name, value in attributes.items())
+    torch.testing.assert_close(pep.predict_proba(data[0]).detach(), expected)
+
+
 def test_half_precision_stays(ensemble, mlp, data, tmp_path):
     pep = ensemble(mlp.bfloat16())
     pep.export(tmp_path / "model.pt2", data[0][:2])
