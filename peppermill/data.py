@@ -1,13 +1,14 @@
 """Data in the forms people have them, as batches on the network's device, the same in every pass.
 
-What fits is read once and kept for the whole job, so that images are not decoded again for every sigma; what does not
-fit is read in chunks, each of which serves all members before the next is read, and kept on disk where there is room.
+Data that fit in memory are read once. Larger data are read in chunks, and a DataLoader's batches are cached on disk, so
+that images are not decoded again for every sigma.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from copy import copy
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -17,16 +18,13 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from peppermill.datasets.disk_cache import Spilled, is_worth_spilling
-from peppermill.foreign import plain_call
+from peppermill.distributed.group import count, grouped, rank
 from peppermill.plumbing.devices import device_of, dtype_of
-from peppermill.plumbing.nested import bytes_of
-from peppermill.plumbing.nested import digest_of as digest_of
-from peppermill.plumbing.nested import map_tensors as map_tensors
-from peppermill.processes.group import grouped
+from peppermill.plumbing.nested import bytes_of, digest_of, map_tensors
 from peppermill.types import Batch, Data, Inputs
 
-KEPT_BYTES = 2**30  # inputs beyond this are not held at once
-HEAD_ITEMS = 256  # how many items are read twice to see whether the data repeat
+MEMORY_BYTES = 2**30  # inputs beyond this are not held in memory at once
+HEAD_ITEMS = 256  # the items that are read twice to see whether the data repeat
 
 LOADER_OPTIONS = (
     "dataset",
@@ -45,60 +43,65 @@ LOADER_OPTIONS = (
 
 
 class Batches:
-    """Batches (inputs, labels) of `data` on the device of `model`, and of its type where it has only one."""
+    """Batches (inputs, labels) of `data` on the device of `model`, and of its type if it has only one."""
 
-    def __init__(
-        self,
-        data: Data,
-        model: Any = None,
-        *,
-        argument: str = "data",
-        batch_size: int = 500,
-        kept_bytes: int = KEPT_BYTES,
-    ) -> None:
-        self.argument = argument  # what the caller named the data, for the messages
-        self.kept_bytes = kept_bytes
+    def __init__(self, data: Data, model: Any = None, *, argument: str = "data", batch_size: int = 500) -> None:
+        self.argument = argument  # the caller's name for the data, for messages
         self.source = _as_batches(data, argument, batch_size)
         self.device, self.dtype = device_of(model), dtype_of(model)
-        self.part: Batches | None = None  # of several processes, this one's (`parts.py`)
-        self.offset: int | None = None  # of a part: how many inputs come before it
-        self.kept: list[Batch] | None = None
-        self.spilled: Spilled | None = None
+        self.is_share = False  # whether these are one process's batches only
+        self.in_memory: list[Batch] | None = None
+        self.on_disk: Spilled | None = None
+        self._share: Batches | None = None
         self._digest: int | None = None
         self._repeats = isinstance(self.source, (Pair, list))
-        self._refuse_unrepeatable(now=not grouped())  # of several processes, each reads of its own part alone
-        self.sizes: list[tuple[int, int]] = []  # examples and bytes of every batch, known after the first pass
+
+    def __iter__(self) -> Iterator[Batch]:
+        for chunk in self.chunks():
+            yield from chunk
 
     def chunks(self) -> Iterator[list[Batch]]:
-        """The data as lists of batches, each list small enough to be held."""
-        if self.kept is not None:
-            yield self.kept
+        """The data as lists of batches, each list small enough for memory."""
+        if self.in_memory is not None:
+            yield self.in_memory
             return
-        if self.spilled is not None:
-            yield from ([self._on_device(batch) for batch in chunk] for chunk in self.spilled)
+        if self.on_disk is not None:
+            yield from ([self._on_device(batch) for batch in chunk] for chunk in self.on_disk)
             return
-        self._refuse_unrepeatable(now=True)
+        self._refuse_changing_head()
         chunk: list[Batch] = []
-        size, digest, chunks, sizes = 0, 0, 0, []
-        spilled = Spilled() if is_worth_spilling(self.source) else None
+        size, digest, chunks = 0, 0, 0
+        cache = Spilled() if is_worth_spilling(self.source) else None
         for raw in _without_global_generator(self.source):
-            if size >= self.kept_bytes:
-                spilled = spilled and spilled.added(chunk)
+            if size >= MEMORY_BYTES:
+                cache = cache and cache.added(chunk)
                 yield chunk
                 chunk, size, chunks = [], 0, chunks + 1
             batch = split_batch(raw, self.argument)
             digest = digest_of(batch, digest)
             chunk.append(self._on_device(batch))
-            sizes.append((len(batch[1]), bytes_of(batch[0])))
-            size += sizes[-1][1]
-        self.sizes = sizes
-        self._finish_pass(chunk, digest, chunks)
-        self.spilled = spilled.added(chunk) if spilled and chunks else None
+            size += bytes_of(batch[0])
+        if not chunk and not self.is_share:
+            raise ValueError(f"`{self.argument}` has no items: give at least one labelled batch.")
+        if self._digest not in (None, digest):
+            raise self._changed()
+        self._digest = digest
+        if chunks:
+            self.on_disk = cache and cache.added(chunk)
+        else:
+            self.in_memory = chunk
         yield chunk
 
-    def __iter__(self) -> Iterator[Batch]:
-        for chunk in self.chunks():
-            yield from chunk
+    def share(self) -> Batches:
+        """This process's batches: of P processes, process r takes batches r, r + P, r + 2 P, ..."""
+        if not grouped() or self.is_share:
+            return self
+        if self._share is None:
+            self._share = part = copy(self)
+            part.is_share, part._digest = True, None
+            part.source = self._every(rank(), count())
+            part._repeats = self._repeats or isinstance(part.source, list)
+        return self._share
 
     def alike(self, batches: list[Batch]) -> Batches:
         """Other batches, on the same device and of the same type."""
@@ -106,46 +109,58 @@ class Batches:
         others.device, others.dtype = self.device, self.dtype
         return others
 
-    def over(self, source: Iterable[Any], offset: int) -> Batches:
-        """The same for a part of the data, `offset` inputs after their beginning."""
-        part = copy(self)
-        part.source, part.offset, part._digest = source, offset, None
-        part.kept = part.spilled = self.kept = self.spilled = None
-        part._repeats, part.sizes = self._repeats or isinstance(source, (Pair, list)), []
-        return part
-
-    def _finish_pass(self, chunk: list[Batch], digest: int, chunks: int) -> None:
-        if not chunk and self.offset is None:
-            raise ValueError(f"`{self.argument}` has no items: give at least one labelled batch.")
-        self.refuse_change(self._digest not in (None, digest))
-        self._digest = digest
-        if chunks == 0:
-            self.kept = chunk
+    def _every(self, first: int, step: int) -> Iterable[Any]:
+        """Every `step`-th batch; a DataLoader with indices does not read the others."""
+        source = self.in_memory or self.source
+        if isinstance(source, list):
+            return source[first::step]
+        if isinstance(source, DataLoader) and type(source.sampler).__name__ == "DistributedSampler":
+            raise ValueError(
+                f"`{self.argument}` has a DistributedSampler, which repeats items to make equal parts, so scores would "
+                "be wrong: give a DataLoader without it. peppermill shards the data itself."
+            )
+        plain = isinstance(source, DataLoader) and type(source).__iter__ is DataLoader.__iter__
+        if not plain or source.batch_sampler is None or isinstance(source.dataset, IterableDataset):
+            return Stride(source, first, step)
+        batches = [_drawn(lambda: [list(batch) for batch in source.batch_sampler], seed) for seed in (1, 2)]
+        if batches[0] != batches[1]:
+            raise self._changed()
+        return rebuild_loader(source, batch_sampler=batches[0][first::step])
 
     def _on_device(self, batch: Batch) -> Batch:
         inputs, labels = batch
         placed = map_tensors(lambda t: t.to(self.device, self.dtype if t.is_floating_point() else None), inputs)
         return placed, labels.to(self.device)
 
-    def _refuse_unrepeatable(self, now: bool) -> None:
-        if now and not self._repeats:
-            once = isinstance(self.source, Iterator)
-            self.refuse_change(once or _head(self.source, self.argument, 1) != _head(self.source, self.argument, 2))
-            self._repeats = True
+    def _refuse_changing_head(self) -> None:
+        """Read the first items twice, with different states of the global generator."""
+        if self._repeats:
+            return
+        if isinstance(self.source, Iterator) or _drawn(self._head, 1) != _drawn(self._head, 2):
+            raise self._changed()
+        self._repeats = True
 
-    def refuse_change(self, changed: bool) -> None:
-        """Raise where the data are not the same in every pass."""
-        if changed:
-            raise ValueError(
-                f"`{self.argument}` changes between two passes: it is shuffled, augmented or can be read only once. "
-                "Every sigma must be judged on the same items, or L(sigma) cannot be compared. Use `shuffle=False`, "
-                "the transforms of evaluation, and a DataLoader or a list of batches instead of a generator."
-            )
+    def _head(self) -> int:
+        digest, items = 0, 0
+        for raw in islice(self.source, HEAD_ITEMS):
+            batch = split_batch(raw, self.argument)
+            digest, items = digest_of(batch, digest), items + len(batch[1])
+            if items >= HEAD_ITEMS:
+                break
+        return digest
+
+    def _changed(self) -> ValueError:
+        return ValueError(
+            f"`{self.argument}` changes between two passes: it is shuffled, augmented or can be read only once. "
+            "Every sigma must be judged on the same items, or L(sigma) cannot be compared. Use `shuffle=False`, "
+            "the transforms of evaluation, and a DataLoader or a list of batches instead of a generator."
+        )
 
 
 def call(model: Any, inputs: Inputs) -> Any:
     """The network on one batch of inputs: `model(x)`, `model(*x)` for a tuple, `model(**x)` for a dict."""
-    return plain_call(model, *as_arguments(inputs))
+    args, kwargs = as_arguments(inputs)
+    return model(*args, **kwargs)
 
 
 def rebuild_loader(loader: DataLoader[Any], **changes: Any) -> DataLoader[Any]:
@@ -192,16 +207,30 @@ def output_tensor(outputs: Any) -> Tensor:
     return found
 
 
+@dataclass(frozen=True)
 class Pair:
     """Inputs and labels of one length, cut into batches."""
 
-    def __init__(self, inputs: Inputs, labels: Tensor, batch_size: int) -> None:
-        self.inputs, self.labels, self.batch_size = inputs, labels, batch_size
+    inputs: Inputs
+    labels: Tensor
+    batch_size: int
 
     def __iter__(self) -> Iterator[Batch]:
         for start in range(0, len(self.labels), self.batch_size):
             chosen = slice(start, start + self.batch_size)
             yield map_tensors(lambda t, chosen=chosen: t[chosen], self.inputs), self.labels[chosen]
+
+
+@dataclass(frozen=True)
+class Stride:
+    """Every `step`-th batch of a source, in every pass."""
+
+    source: Iterable[Any]
+    first: int
+    step: int
+
+    def __iter__(self) -> Iterator[Any]:
+        return islice(self.source, self.first, None, self.step)
 
 
 def _as_batches(data: Data, argument: str, batch_size: int) -> Iterable[Any]:
@@ -261,21 +290,15 @@ def _labels(value: Any, argument: str) -> Tensor:
     return labels
 
 
-def _head(source: Iterable[Any], argument: str, seed: int) -> int:
-    """A digest of the first items, read with a generator state of its own, so that nothing repeats by accident."""
-    digest, items = 0, 0
+def _drawn(read: Any, seed: int) -> Any:
+    """What `read` returns with the global generator in a state of its own, so that nothing repeats by accident."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        for raw in islice(source, HEAD_ITEMS):
-            batch = split_batch(raw, argument)
-            digest, items = digest_of(batch, digest), items + len(batch[1])
-            if items >= HEAD_ITEMS:
-                break
-    return digest
+        return read()
 
 
 def _without_global_generator(source: Iterable[Any]) -> Iterator[Any]:
-    """An iterator; a DataLoader draws a number from the global generator to make one, which is put back."""
+    """An iterator; a DataLoader draws a number from the global generator to make one, and the state is put back."""
     state = torch.get_rng_state()
     iterator = iter(source)
     torch.set_rng_state(state)

@@ -13,18 +13,15 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from peppermill.output_checks import check_integers, refuse_probabilities
 from peppermill.plumbing.warnings import warn_user
 from peppermill.types import Likelihood
 
-ENOUGH_TO_TELL = 10  # outputs: so many logits hardly lie in 0..1 by chance
+MIN_SUSPICIOUS_OUTPUTS = 10  # this many logits hardly lie in 0..1 by chance
 
 
 def ensemble_log_likelihoods(member_log_likelihoods: Tensor) -> Tensor:
-    """ln (1/m) sum_j L_i(theta_j) of every item, [N], from the matrix [m, N]; in half the time of `logsumexp`."""
-    largest, parts = member_log_likelihoods.amax(dim=0), member_log_likelihoods.log_softmax(dim=0).amax(dim=0)
-    mean = largest - parts - math.log(len(member_log_likelihoods))
-    return torch.fmin(largest, mean)  # no mean is above the largest; where that is ln 0, it has no part of the sum
+    """ln (1/m) sum_j L_i(theta_j) of every item, [N], from the matrix [m, N]."""
+    return member_log_likelihoods.logsumexp(dim=0) - math.log(len(member_log_likelihoods))
 
 
 def ensemble_log_likelihood(member_log_likelihoods: Tensor) -> Tensor:
@@ -58,7 +55,11 @@ class Categorical:
                 f"the network's outputs have shape {list(outputs.shape)}, which leaves fewer than two classes in "
                 f'dimension {self.class_dimension}. For one yes-or-no output use `likelihood="bernoulli"`.'
             )
-        check_integers(labels)
+        if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
+            raise TypeError(
+                f"labels have type {labels.dtype}, but class numbers are integers: pass `labels.long()`, or for one-hot "
+                "or soft labels `labels.argmax(dim=1)`."
+            )
         if list(labels.shape) != expected:
             cure = (
                 f"expected {expected}, one class number for each item. Where the classes are in the last dimension, "
@@ -68,7 +69,14 @@ class Categorical:
             what = f"labels of shape {list(labels.shape)} do not fit outputs of shape {list(outputs.shape)}"
             raise ValueError(f"{what}: {cure if len(labels) == len(outputs) else counts}")
         self._check_range(labels, outputs.shape[self.class_dimension])
-        refuse_probabilities(outputs.detach().movedim(self.class_dimension, -1))
+        probabilities = outputs.detach().movedim(self.class_dimension, -1)
+        sums_to_one = (probabilities.float().sum(dim=-1) - 1).abs() < max(1e-3, torch.finfo(outputs.dtype).eps)
+        if len(outputs) and bool((probabilities >= 0).all()) and bool(sums_to_one.all()):
+            raise ValueError(
+                "the network's outputs look like probabilities (every row sums to 1), not logits. Remove the last "
+                "softmax (Keras: `model.layers[-1].activation = keras.activations.linear`), or return "
+                "`probabilities.log()`."
+            )
 
     def predict(self, outputs: Tensor) -> Tensor:
         return _wide(outputs).log_softmax(dim=self.class_dimension).movedim(self.class_dimension, -1)
@@ -125,7 +133,7 @@ class Bernoulli:
                 f"labels contain {labels[~known].flatten()[0].item()}, but a yes-or-no label is 0 or 1 (or "
                 f'{self.ignored_label}, which is ignored). For one of several classes use `likelihood="categorical"`.'
             )
-        if outputs.numel() >= ENOUGH_TO_TELL and bool(((outputs >= 0) & (outputs <= 1)).all()):
+        if outputs.numel() >= MIN_SUSPICIOUS_OUTPUTS and bool(((outputs >= 0) & (outputs <= 1)).all()):
             warn_user(
                 "every output of the network lies in 0..1: if these are probabilities, remove the last sigmoid; the "
                 "Bernoulli likelihood expects logits."
@@ -217,6 +225,17 @@ def likelihood_named(likelihood: str | Likelihood, settings: Mapping[str, int] |
     if likelihood not in LIKELIHOODS:
         raise ValueError(f"`likelihood={likelihood!r}` is unknown: choose one of {', '.join(LIKELIHOODS)}.")
     return LIKELIHOODS[likelihood](**(settings or {}))
+
+
+def mean_prediction(likelihood: Likelihood, predictions: Tensor) -> Tensor:
+    """Eq. 9: the ensemble's prediction from the members' predictions [m, ...]."""
+    if likelihood.name != "gaussian":
+        return ensemble_log_likelihoods(predictions)
+    total = None
+    for prediction in predictions:
+        total = likelihood.accumulate(total, prediction)
+    assert total is not None
+    return likelihood.average(total, len(predictions))
 
 
 def _wide(outputs: Tensor) -> Tensor:

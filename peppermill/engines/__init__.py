@@ -1,1 +1,94 @@
-"""How m members run."""
+"""How members run: the contract of the engines, and the table of them.
+
+Three questions, three places. What is called? `inference_form.py`. With which weights? `member_weights.py`. How? One
+file for each engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from peppermill.perturbation import Perturbation
+
+#: The low precisions in which a network may compute; noise, sums and averages stay in float32 and float64.
+PRECISIONS = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+
+#: Some members, ready to run: (args, kwargs) of one batch -> their outputs, [group, ...].
+Group = Callable[[tuple[Any, ...], dict[str, Any]], Tensor]
+
+
+@dataclass(frozen=True)
+class Members:
+    """The members theta_j of one network at one sigma."""
+
+    model: nn.Module
+    perturbation: Perturbation
+    sigma: float
+    keep: bool  # whether the same members will run again, so that their weights are worth keeping
+
+    @property
+    def count(self) -> int:
+        """m; one if sigma is 0, when all members are the network itself."""
+        return self.perturbation.size if self.sigma != 0 else 1
+
+
+class Engine(Protocol):
+    """How m members run. All engines give the same numbers, up to the rounding of the last bits."""
+
+    precision: str | None
+    report: str  # which engine ran last, and why if it was not the one that was asked for
+
+    def groups(self, members: Members, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Group]:
+        """All members, in order, in groups of one or more, for batches like this one."""
+        ...
+
+
+@dataclass(frozen=True)
+class EngineRow:
+    """One engine: its name, what it is good for, and the class that implements it."""
+
+    name: str
+    help: str
+    place: str  # module:class, imported when the engine is used
+
+
+#: The engines by name. A new one is one file and one row.
+ENGINES = {
+    row.name: row
+    for row in (
+        EngineRow("auto", "chooses by a rule", "peppermill.engines.auto:Auto"),
+        EngineRow("loop", "one member after another, with the least memory", "peppermill.engines.loop:Loop"),
+        EngineRow("vmap", "all members of a small network at once", "peppermill.engines.vmap:Vmap"),
+        EngineRow("graphs", "CUDA graphs, for small batches on a GPU", "peppermill.engines.graphs:Graphs"),
+        EngineRow("compile", "the network compiled by torch.compile", "peppermill.engines.compiled:Compiled"),
+    )
+}
+OTHER_NAMES = {"joined": "loop"}  # names of version one
+
+
+def engine_named(engine: str | Engine, precision: str | None = None) -> Engine:
+    """A fresh engine of this name that runs networks in this precision; an engine stands for itself."""
+    if not isinstance(engine, str):
+        return engine
+    if precision is not None and precision not in PRECISIONS:
+        raise ValueError(
+            f"`precision={precision!r}` is unknown: choose one of {', '.join(PRECISIONS)}, or leave it out to compute "
+            "in the network's own type."
+        )
+    row = ENGINES.get(OTHER_NAMES.get(engine, engine))
+    if row is None:
+        raise ValueError(f"`engine={engine!r}` is unknown: choose one of {', '.join(ENGINES)}.")
+    if engine == "graphs" and not torch.cuda.is_available():
+        raise ValueError(
+            '`engine="graphs"` needs a CUDA GPU, and torch finds none here: use `engine="auto"`, which takes graphs '
+            "where there is one."
+        )
+    module, _, name = row.place.partition(":")
+    made: Engine = getattr(import_module(module), name)(precision)
+    return made

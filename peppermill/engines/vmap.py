@@ -1,177 +1,135 @@
-"""All members of a small network in one go: `torch.func.vmap` over their weights, recorded for inputs of each kind.
+"""All members of a small network at once: the members are a leading dimension of every tensor.
 
-What does not vectorise (a data-dependent branch, an operation without a batching rule) runs in the loop.
+This suits networks in which no convolution is perturbed. Dense layers become batched matrix products, elementwise
+operations need no change, and what no perturbed weight touches runs once for all members.
 """
 
 from __future__ import annotations
 
-import threading
-import warnings
+import operator
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, fx, nn
 
-from peppermill.data import map_tensors, output_tensor
-from peppermill.engines import layers
-from peppermill.engines.borrowed import Shell, borrow, lowered
-from peppermill.engines.engine import Group
-from peppermill.engines.fused import fuse
-from peppermill.engines.kept import Stack, Store, room_on, signature, tensors_of
-from peppermill.engines.lent import finish
-from peppermill.engines.looked import look_at
-from peppermill.engines.loop import OrLoop
-from peppermill.engines.members import WITHOUT_GRADIENTS, Members, is_exact, needs_gradients
-from peppermill.engines.memory import halving
-from peppermill.engines.packed import packs
-from peppermill.engines.prepared import Plan, plan_of
-from peppermill.engines.products import Product
-from peppermill.engines.recorded import record
+from peppermill.data import output_tensor
+from peppermill.engines import Group, Members
+from peppermill.engines.inference_form import Layer, TracedForm, autocast
+from peppermill.engines.loop import differentiable_groups, member_groups, wants_gradients
+from peppermill.engines.member_weights import MemberWeights, WeightCache
+from peppermill.engines.out_of_memory import Room
 
-_PREPARING = threading.Lock()  # `warnings.catch_warnings` is not for two threads at once
-
-
-class Vmap(OrLoop):
-    """All members at once, or as many as fit."""
-
-    name: ClassVar[str] = "vmap"
-
-    def known(self, members: Members, args: Any, kwargs: Any, kind: Any) -> Group | None:
-        """All members as one function of inputs, if it has run before on inputs of this kind.
-
-        A pass of all members leaves a CPU's caches without a trace of Python: every question asked before the next one
-        is worth a hundredth of it.
-        """
-        if needs_gradients(members, args, kwargs) or members.sigma == 0 or self.room.members is not None:
-            return None
-        found = self.kept.store(members).all_together(members.sigma, kind)
-        self.report = self.name if found else self.report
-        return (lambda args, kwargs: found(*tensors_of(args, kwargs))) if found else None
-
-    def _own_groups(self, members: Members, args: Any, kwargs: Any, keep: bool) -> Iterator[Group]:
-        store = self.kept.store(members)
-        fit = min(store.most(), self.room.members or members.count)
-        size = members.count if fit >= members.count else max(2, fit - fit % 2)  # antithetic pairs stay together
-        for first in range(0, members.count, size):
-            yield _Together(self, members, store, range(first, min(first + size, members.count)), keep)
-
-    def _unsuitable(self, members: Members, args: Any, kwargs: Any, keep: bool) -> str:
-        if members.count == 1:
-            return "there is one member" if members.sigma else "sigma is 0"
-        if needs_gradients(members, args, kwargs):
-            return WITHOUT_GRADIENTS
-        return "" if self.kept.store(members).most() >= 2 else "the weights of two members do not fit"
+ELEMENTWISE_MODULES = (
+    *(nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.SELU, nn.GELU, nn.SiLU, nn.Mish, nn.Tanh, nn.Sigmoid, nn.Softplus),
+    *(nn.Hardtanh, nn.Hardswish, nn.Hardsigmoid, nn.Softsign),
+)
+ELEMENTWISE_FUNCTIONS: tuple[Any, ...] = (
+    *(F.relu, F.relu6, F.leaky_relu, F.elu, F.selu, F.gelu, F.silu, F.mish, F.softplus, F.hardtanh, F.hardswish),
+    *(torch.relu, torch.tanh, torch.sigmoid, F.tanh, F.sigmoid, torch.exp),
+    *(operator.add, operator.sub, operator.mul, operator.truediv, torch.add, torch.sub, torch.mul, torch.div),
+)
+ELEMENTWISE_METHODS = ("relu", "tanh", "sigmoid", "add", "sub", "mul", "div", "exp")
 
 
-class _Together:
-    """A group of members: one function of the inputs."""
+class Vmap:
+    """All members together if the network suits it, the loop otherwise."""
 
-    def __init__(self, engine: Vmap, members: Members, store: Store, which: range, keep: bool) -> None:
-        self.engine, self.members, self.store, self.which, self.keep = engine, members, store, which, keep
-        self.stacks: dict[range, Stack] = {}
+    def __init__(self, precision: str | None = None) -> None:
+        self.precision, self.report = precision, "vmap"
+        self.cache, self.room = WeightCache(precision), Room()
 
-    def __call__(self, args: Any, kwargs: Any) -> Tensor:
-        kind = signature(args, kwargs)
-        if self.engine.room.members is None and ("largest", kind) in self.store.prepared:
-            ready = self._stack(self.which).ready.get(kind)
-            if ready is not None:
-                self.engine.report = "vmap"
-                return ready(*tensors_of(args, kwargs))
-        if kind is None:
-            return self._one_by_one(self.which, args, kwargs, "an argument is neither a tensor nor a plain value")
+    def __reduce__(self) -> Any:
+        return type(self), (self.precision,)  # a copy starts with an empty cache
 
-        def attempt(size: int) -> Tensor:
-            parts = [self.which[k : k + size] for k in range(0, len(self.which), size)]
-            found = [self._part(part, kind, args, kwargs) for part in parts]
-            return found[0] if len(found) == 1 else torch.cat(found)
-
-        most = min(len(self.which), self.engine.room.members or len(self.which), self._fit(kind, args, kwargs))
-        return halving(attempt, most, self.engine.room.fewer_members)
-
-    def _fit(self, kind: Any, args: Any, kwargs: Any) -> int:
-        """How many members' activations may be alive at once, an even number, by the largest tensor of one pass."""
-        if ("largest", kind) not in self.store.prepared:
-            call = borrow(self.members.model, self.engine.precision, self.store.has_shell)
-            largest = look_at(partial(call, {}, args, kwargs)).bytes
-            self.store.prepared["largest", kind] = int(room_on(self.members.device) // largest)
-        fit: int = self.store.prepared["largest", kind]
-        return max(1, fit - fit % 2)
-
-    def _part(self, which: range, kind: Any, args: Any, kwargs: Any) -> Tensor:
-        if len(which) == 1:
-            return self._one_by_one(which, args, kwargs, "one member at a time")
-        if "refused" in self.store.prepared:
-            return self._one_by_one(which, args, kwargs, self.store.prepared["refused"])
-        stack = self._stack(which)
-        key = ("vmap", len(which), stack.paired, kind)
-        if key not in self.store.prepared:
-            made = _prepare(self.members, self.engine.precision, self.store.has_shell, stack, args, kwargs)
-            finish(self.members.device)
-            self.store.prepared[key] = made
-        plan = self.store.prepared[key]
-        if not isinstance(plan, Plan):
-            self.store.prepared["refused"] = plan  # for inputs of every kind: each attempt costs many passes
-            return self._one_by_one(which, args, kwargs, plan)
-        self.engine.report = "vmap"
-        return stack.prepared(kind, plan)(*tensors_of(args, kwargs))
-
-    def _stack(self, which: range) -> Stack:
-        if which not in self.stacks:
-            self.stacks[which] = self.store.some(self.members.sigma, which.start, which.stop, self.keep)
-        return self.stacks[which]
-
-    def _one_by_one(self, which: range, args: Any, kwargs: Any, reason: str) -> Tensor:
-        self.engine.report = f"loop, because {reason}"
-        groups = self.engine.loop.groups(self.members, args, kwargs, self.keep, which)
-        return torch.cat([group(args, kwargs) for group in groups])
+    def groups(self, members: Members, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Group]:
+        if wants_gradients(members, args, kwargs):
+            self.report = "loop, because gradients may be wanted (use `torch.no_grad()`)"
+            return differentiable_groups(members, self.precision)
+        weights = self.cache.weights(members, args, kwargs)
+        together = together_of(weights)
+        if together is None or members.count == 1:
+            reason = weights.form.reason or "not only dense layers are perturbed"
+            self.report = "loop, because " + (reason if members.count > 1 else "there is one member")
+            return member_groups(weights, members, self.room, members.keep)
+        self.report = "vmap"
+        return iter([together.group(members)])
 
 
-def _prepare(
-    members: Members, precision: str | None, in_shell: bool, stack: Stack, args: Any, kwargs: Any
-) -> Plan | str:
-    """A plan for inputs of this kind, or why there can be none."""
-    if not in_shell:
-        return "the network holds hooks or objects that cannot be shared between copies"
-    with _PREPARING, warnings.catch_warnings():
-        warnings.filterwarnings("error", message="There is a performance drop")
-        try:
-            return _recorded(members, precision, stack, args, kwargs)
-        except torch.cuda.OutOfMemoryError:
-            raise
-        except Exception as error:
-            return f"the network does not vectorise ({type(error).__name__}: {str(error).splitlines()[0][:150]})"
+class Together:
+    """A dense network with the members as a leading dimension, and their stacked weights."""
 
+    def __init__(self, weights: MemberWeights, form: TracedForm, function: fx.GraphModule) -> None:
+        self.weights, self.form, self.function = weights, form, function
+        self.kept: tuple[float, list[Tensor | None]] | None = None
 
-@torch.no_grad()
-def _recorded(members: Members, precision: str | None, stack: Stack, args: Any, kwargs: Any) -> Plan:
-    """Recorded twice: with products as one operation each, so that they can grow, and then as what they are made of."""
-    exact = precision is None and is_exact(members)
-    shell = Shell(members.model, layers.PRODUCTS | (layers.NORMS if exact else {}))
-    _tell(shell, members, exact, stack.paired)
-    call = lowered(shell, members.device, precision)
-    args, kwargs = map_tensors(Tensor.detach, (args, kwargs))  # two arguments may be one tensor today, and two tomorrow
-    inputs = [*stack.params.values(), *tensors_of(args, kwargs)]
+    def group(self, members: Members) -> Group:
+        with self.weights.lock:
+            if self.kept is not None and self.kept[0] == members.sigma:
+                return partial(self._outputs, self.kept[1])
+            stacked = self._stacked(members.sigma)
+            self.kept = (members.sigma, stacked) if members.keep else None
+            return partial(self._outputs, stacked)
 
-    def all_members() -> Tensor:
-        outputs: Tensor = torch.func.vmap(lambda params: output_tensor(call(params, args, kwargs)))(stack.params)
+    def _stacked(self, sigma: float) -> list[Tensor | None]:
+        """The members' weights side by side, kernels transposed as `baddbmm` takes them."""
+        single = [self.weights.member(sigma, k, keep=False) for k in range(self.weights.perturbation.size)]
+        stacked: list[Tensor | None] = []
+        for part, varies in zip(self.form.parts, self.form.varies, strict=True):
+            for column in range(len(stacked), len(stacked) + (2 if isinstance(part, Layer) else 1)):
+                if not varies or single[0][column] is None:
+                    stacked.append(single[0][column])
+                    continue
+                value = torch.stack([member[column] for member in single])
+                is_kernel = isinstance(part, Layer) and value.ndim == 3
+                stacked.append(value.mT.contiguous() if is_kernel else value.unsqueeze(1))
+        return stacked
+
+    def _outputs(self, stacked: list[Tensor | None], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+        x = args[0].contiguous(memory_format=torch.channels_last) if self.form.channels_last else args[0]
+        with autocast(self.form.device, self.form.precision):
+            outputs = output_tensor(self.function(*stacked, x))
         return outputs
 
-    recording = record(all_members, inputs, whole=True)
-    fuse(recording)
-    return plan_of(record(partial(recording.compiled(), *inputs), inputs), len(stack.params))
+
+def together_of(weights: MemberWeights) -> Together | None:
+    """The network with members as a leading dimension; None if it does not consist of dense layers."""
+    with weights.lock:
+        if "together" not in weights.prepared:
+            form = weights.form
+            function = _batched(form) if isinstance(form, TracedForm) else None
+            weights.prepared["together"] = Together(weights, form, function) if function else None
+        found: Together | None = weights.prepared["together"]
+        return found
 
 
-def _tell(shell: Shell, members: Members, exact: bool, paired: bool) -> None:
-    """Tell the shell's layers whose weights differ between members how to multiply; let the norms compute theirs."""
-    own: set[int] = set()
-    for name, value in members.perturbation.center.items():
-        for owner, key in shell.owners[name]:
-            own.add(id(owner))
-            if key == "weight" and isinstance(owner, tuple(layers.PRODUCTS.values())):
-                center, signs = (value, value.new_tensor([[1.0], [-1.0]])) if exact and paired else (None, None)
-                owner.__dict__["how"] = Product(owner, center, signs, exact and packs(value))
-    for module in shell.copies.values():
-        if exact and isinstance(module, layers.MemberNorm) and id(module) not in own:
-            module.prepare()
+def member_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """The dense layers of all members: weight [m, inputs, outputs], bias [m, 1, outputs], x [B, inputs] or [m, B, inputs]."""
+    x = x.expand(len(weight), *x.shape) if x.ndim == 2 else x
+    if torch.is_autocast_enabled(x.device.type):
+        return torch.bmm(x, weight) + (0 if bias is None else bias)
+    return torch.bmm(x, weight) if bias is None else torch.baddbmm(bias, x, weight)
+
+
+def _batched(form: TracedForm) -> fx.GraphModule | None:
+    graph = fx.Graph()
+    graph.output(graph.graph_copy(form.graph, {}))
+    varying: set[fx.Node] = set()
+    for node in graph.nodes:
+        if node.op == "placeholder":
+            varying |= {node} if node.meta.get("varies") else set()
+        elif varying & set(node.all_input_nodes):
+            varying.add(node)
+            if node.target is F.linear and node.args[1] in varying:
+                node.target = member_linear
+            elif node.target is not F.linear and node.op != "output" and not _is_elementwise(node, form.function):
+                return None
+    return fx.GraphModule(form.function, graph) if varying else None
+
+
+def _is_elementwise(node: fx.Node, root: nn.Module) -> bool:
+    if node.op == "call_module":
+        return isinstance(root.get_submodule(str(node.target)), ELEMENTWISE_MODULES)
+    return node.target in (ELEMENTWISE_METHODS if node.op == "call_method" else ELEMENTWISE_FUNCTIONS)

@@ -1,0 +1,363 @@
+"""What is called: the network as a function of its weights, with batch norms folded and images channels last.
+
+`torch.fx` traces the network once. Its weights become arguments, each batch norm is folded into the layer before or
+after it, and images and kernels are laid out channels last. `fold` turns a member's parameters into the weights of that
+function, once per member. It serves every engine and every precision.
+
+A network that torch.fx cannot trace whole (it branches on values, takes several inputs, has hooks) is called as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from types import FunctionType
+from typing import Any, TypeAlias
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, fx, nn
+
+from peppermill.data import output_tensor
+from peppermill.engines import PRECISIONS
+from peppermill.engines.network_shell import Shells, shell_of
+from peppermill.plumbing.devices import device_of
+from peppermill.types import Params
+
+CONVOLUTIONS: tuple[Any, ...] = (F.conv1d, F.conv2d, F.conv3d)
+PRODUCTS: tuple[Any, ...] = (*CONVOLUTIONS, F.linear)
+NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+IDENTITIES = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.Identity)
+PLAIN_TYPES = (int, float, str, bool, type(None), tuple, torch.dtype, torch.device, type, FunctionType)
+CHECKED_ITEMS = 4  # of the first batch, on which the traced network is compared with the network itself
+
+#: How far the two may differ, relative to the largest output: rounding in another order, on a GPU that of TF32.
+TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 0.2, torch.float16: 0.05}
+CUDA_TOLERANCE = 2e-2
+
+
+@dataclass(frozen=True)
+class Norm:
+    """A batch norm by the names of its arrays: x -> scale * x + shift."""
+
+    mean: str
+    variance: str
+    weight: str | None
+    bias: str | None
+    epsilon: float
+
+    def scale_and_shift(self, state: Params) -> tuple[Tensor, Tensor]:
+        scale = (_wide(state[self.variance]) + self.epsilon).rsqrt()
+        scale = scale * state[self.weight] if self.weight else scale
+        shift = -state[self.mean] * scale
+        return scale, shift + state[self.bias] if self.bias else shift
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A convolution or dense layer, with the norms before and after it folded in; linear in each of its arrays."""
+
+    weight: str
+    bias: str | None
+    before: Norm | None = None
+    after: Norm | None = None
+
+    def tensors(self, state: Params) -> list[Tensor | None]:
+        weight, bias = state[self.weight], state[self.bias] if self.bias else None
+        if not self.before and not self.after:
+            return [weight, bias]
+        kind, weight = weight.dtype, _wide(weight)
+        shift: Any = 0.0 if bias is None else _wide(bias)
+        if self.before:
+            scale, added = (value.view(-1, *[1] * (weight.ndim - 2)) for value in self.before.scale_and_shift(state))
+            shift = shift + (weight * added).flatten(1).sum(dim=1)
+            weight = weight * scale
+        if self.after:
+            scale, added = self.after.scale_and_shift(state)
+            shift = shift * scale + added
+            weight = weight * scale.view(-1, *[1] * (weight.ndim - 1))
+        return [weight.to(kind), shift.to(kind)]
+
+
+@dataclass(frozen=True)
+class Value:
+    """Any other parameter or buffer that the network reads."""
+
+    name: str
+
+    def tensors(self, state: Params) -> list[Tensor | None]:
+        return [state[self.name]]
+
+
+def _wide(value: Tensor) -> Tensor:
+    return value.to(torch.promote_types(value.dtype, torch.float32))
+
+
+class PlainForm:
+    """The network as it is; the weights are a member's parameters by name."""
+
+    is_traced = False
+
+    def __init__(self, model: nn.Module, precision: str | None, reason: str) -> None:
+        self.shells, self.reason = Shells(model), reason
+        self.device, self.precision = device_of(model), precision
+
+    def fold(self, params: Params) -> Params:
+        return params
+
+    def is_current(self) -> bool:
+        return True
+
+    def __call__(self, weights: Params, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+        with autocast(self.device, self.precision):
+            return output_tensor(self.shells(weights, args, kwargs))
+
+
+class TracedForm:
+    """The network as a graph of torch.fx; the weights are the graph's arguments before its input."""
+
+    is_traced, reason = True, ""
+
+    def __init__(self, model: nn.Module, selected: Sequence[str], precision: str | None, channels_last: bool) -> None:
+        self.device, self.precision, self.channels_last = device_of(model), precision, channels_last
+        self.state = {name: value.detach() for name, value in (*model.named_parameters(), *model.named_buffers())}
+        root = _Root(shell_of(model))
+        tracer = _Tracer()
+        self.graph = tracer.trace(root)
+        self.reads = [(model.get_submodule(path), name, value) for path, name, value in tracer.reads]
+        self.parts, arguments = _arguments(self.graph, root, _names(model))
+        self.varies = [bool(_read(part, self.state) & set(selected)) for part in self.parts]
+        for part, nodes in zip(self.varies, arguments, strict=True):
+            for node in nodes:
+                node.meta["varies"] = part
+        self.function = fx.GraphModule(root, self.graph)
+        self.fixed = [
+            [] if varies else self._laid_out(part) for part, varies in zip(self.parts, self.varies, strict=True)
+        ]
+
+    def fold(self, params: Params) -> list[Tensor | None]:
+        """The weights of the graph for these parameters; what they do not touch is shared by all members."""
+        self_and_params = {**self.state, **params}
+        weights: list[Tensor | None] = []
+        for part, varies, fixed in zip(self.parts, self.varies, self.fixed, strict=True):
+            weights += self._laid_out(part, self_and_params) if varies else fixed
+        return weights
+
+    def is_current(self) -> bool:
+        """Whether every attribute that the trace read still has its value."""
+        return all(vars(module).get(name) == value for module, name, value in self.reads)
+
+    def __call__(self, weights: list[Tensor | None], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+        (x,) = args
+        if self.channels_last and x.ndim == 4:
+            x = x.contiguous(memory_format=torch.channels_last)
+        with autocast(self.device, self.precision):
+            return output_tensor(self.function(*weights, x))
+
+    def _laid_out(self, part: Layer | Value, state: Params | None = None) -> list[Tensor | None]:
+        tensors = part.tensors(state or self.state)
+        if self.precision and isinstance(part, Layer):
+            tensors = [value if value is None else value.to(PRECISIONS[self.precision]) for value in tensors]
+        if self.channels_last:
+            layout = torch.channels_last
+            return [
+                value.contiguous(memory_format=layout) if value is not None and value.ndim == 4 else value
+                for value in tensors
+            ]
+        return tensors
+
+
+Form: TypeAlias = PlainForm | TracedForm
+
+
+def form_of(model: nn.Module, selected: Sequence[str], precision: str | None, args: Any, kwargs: Any) -> Form:
+    """The traced network if it can be traced and gives what the network gives, on a second, different batch too."""
+    plain = PlainForm(model, precision, _obstacle(model, args, kwargs))
+    if plain.reason:
+        return plain
+    x = args[0][:CHECKED_ITEMS]
+    batches = (x, 1.25 * x.flip(0) + 0.1)
+    expected = [plain({}, (batch.clone(),), {}) for batch in batches]
+    for channels_last in (True, False) if x.ndim == 4 else (False,):
+        try:
+            form = TracedForm(model, selected, precision, channels_last)
+            found = [form(form.fold({}), (batch.clone(),), {}) for batch in batches]
+        except Exception as error:
+            plain.reason = (
+                f"torch.fx cannot trace it ({type(error).__name__}: {str(error).partition(chr(10))[0][:120]})"
+            )
+            continue
+        if all(map(_agree, found, expected)):
+            return form
+        plain.reason = "the traced network gives other outputs than the network"
+    return plain
+
+
+def autocast(device: torch.device, precision: str | None) -> AbstractContextManager[Any]:
+    """Products in low precision, as autocast chooses them, if a precision is named."""
+    if precision is None:
+        return nullcontext()
+    return torch.autocast(device.type, dtype=PRECISIONS[precision], cache_enabled=False)
+
+
+class _Root(nn.Module):
+    """The network with one input: its other arguments have their defaults."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, x: Any) -> Any:
+        return self.network(x)
+
+
+class _Tracer(fx.Tracer):
+    """Traces through every module that has parameters, and notes each attribute that the network's code reads."""
+
+    proxy_buffer_attributes = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reads: list[tuple[str, str, Any]] = []
+
+    def is_leaf_module(self, module: nn.Module, path: str) -> bool:
+        has_state = next(module.parameters(), next(module.buffers(), None)) is not None
+        return type(module) in NORMS or (type(module).__module__.startswith("torch.nn.") and not has_state)
+
+    def call_module(self, module: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
+        path = self.path_of_module(module)
+        if self.is_leaf_module(module, path) or isinstance(module, _Root):
+            return super().call_module(module, forward, args, kwargs)
+        kind, reads = type(module), self.reads
+
+        class Watched(kind):  # type: ignore[misc,valid-type]
+            def __getattribute__(self, name: str) -> Any:
+                value = super().__getattribute__(name)
+                if not name.startswith("_") and name in super().__getattribute__("__dict__"):
+                    if not isinstance(value, PLAIN_TYPES):
+                        raise TypeError(f"it reads `{name}`, a {type(value).__name__} that may change")
+                    reads.append((path.removeprefix("network").removeprefix("."), name, value))
+                return value
+
+        module.__class__ = Watched
+        try:
+            return super().call_module(module, forward, args, kwargs)
+        finally:
+            module.__class__ = kind
+
+
+def _obstacle(model: nn.Module, args: Any, kwargs: Any) -> str:
+    """Why the network cannot be traced, if that is plain to see."""
+    if kwargs or len(args) != 1 or not isinstance(args[0], Tensor) or not args[0].is_floating_point():
+        return "its input is not one tensor of real numbers"
+    if any(module._forward_hooks or module._forward_pre_hooks for module in model.modules()):
+        return "it has hooks"
+    return ""
+
+
+def _agree(found: Tensor, expected: Tensor) -> bool:
+    largest = expected.abs().max().clamp(min=1e-30)
+    tolerance = TOLERANCES[expected.dtype] if expected.dtype in TOLERANCES else 0.0
+    tolerance = max(tolerance, CUDA_TOLERANCE) if expected.is_cuda and expected.dtype != torch.float64 else tolerance
+    return found.shape == expected.shape and bool(((found - expected).abs() <= tolerance * largest).all())
+
+
+def _names(model: nn.Module) -> dict[str, str]:
+    """The network's own name of each array, by every path under which the graph may read it."""
+    everything = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
+    first: dict[int, str] = {}
+    return {f"network.{path}": first.setdefault(id(value), path) for path, value in everything}
+
+
+def _arguments(
+    graph: fx.Graph, root: nn.Module, names: dict[str, str]
+) -> tuple[list[Layer | Value], list[list[fx.Node]]]:
+    """Make arguments of the weights in the graph and fold the norms; gives what each argument is made of."""
+    for node in [node for node in graph.nodes if node.op == "call_module"]:
+        module = root.get_submodule(node.target)
+        if isinstance(module, IDENTITIES):
+            node.replace_all_uses_with(node.args[0])
+            graph.erase_node(node)
+        elif type(module) in NORMS:
+            _functional_norm(graph, node, module)
+    named = {node: names[node.target] for node in graph.nodes if node.op == "get_attr"}  # KeyError: a constant
+    layers = {
+        node: Layer(named[node.args[1]], named[node.args[2]] if node.args[2] else None)
+        for node in graph.nodes
+        if node.target in PRODUCTS and len(node.args) >= 3 and node.args[1] in named and not node.kwargs
+    }
+    for node in [node for node in graph.nodes if node.target is F.batch_norm]:
+        _fold_norm(graph, node, named, layers)
+    parts: list[Layer | Value] = []
+    arguments: list[list[fx.Node]] = []
+    first = next(iter(graph.nodes))
+    with graph.inserting_before(first):
+        for node, layer in layers.items():
+            own = [graph.placeholder(f"{node.name}_weight"), graph.placeholder(f"{node.name}_bias")]
+            node.args = (node.args[0], *own, *node.args[3:])
+            parts.append(layer)
+            arguments.append(own)
+        for node, name in named.items():
+            if node.users:
+                own = [graph.placeholder(f"{node.name}_value")]
+                node.replace_all_uses_with(own[0])
+                parts.append(Value(name))
+                arguments.append(own)
+            graph.erase_node(node)
+    return parts, arguments
+
+
+def _functional_norm(graph: fx.Graph, node: fx.Node, module: Any) -> None:
+    """A batch-norm module as a call of `F.batch_norm` with its arrays."""
+    if module.running_mean is None:
+        raise TypeError("a batch norm without running statistics depends on the whole batch")
+    with graph.inserting_before(node):
+        arrays = [
+            graph.get_attr(f"{node.target}.{name}") if getattr(module, name) is not None else None
+            for name in ("running_mean", "running_var", "weight", "bias")
+        ]
+        call = graph.call_function(F.batch_norm, (node.args[0], *arrays, False, 0.0, module.eps))
+    node.replace_all_uses_with(call)
+    graph.erase_node(node)
+
+
+def _fold_norm(graph: fx.Graph, node: fx.Node, named: dict[fx.Node, str], layers: dict[fx.Node, Layer]) -> None:
+    """Fold a norm into the layer that feeds it, or into the only layer that it feeds."""
+    x, *arrays = node.args[:5]
+    if node.kwargs or len(node.args) != 8 or node.args[5] or not isinstance(x, fx.Node):
+        return
+    norm = Norm(*(named[array] if array else None for array in arrays), node.args[7])  # type: ignore[arg-type]
+    following = next(iter(node.users))
+    if x in layers and len(x.users) == 1 and not layers[x].after:
+        layers[x] = replace(layers[x], after=norm)
+    elif following in layers and len(node.users) == 1 and following.args[0] is node and _sees_no_border(following):
+        layers[following] = replace(layers[following], before=norm)
+    else:
+        return
+    node.replace_all_uses_with(x)
+    graph.erase_node(node)
+
+
+def _sees_no_border(node: fx.Node) -> bool:
+    """Whether a layer adds no zeros around its input and mixes all channels: only then a shift can pass through it."""
+    if node.target is F.linear:
+        return True
+    _, _, _, _, padding, _, groups = node.args
+    return groups == 1 and padding in (0, (0,), (0, 0), (0, 0, 0))
+
+
+def _read(part: Layer | Value, state: Params) -> set[str]:
+    """The names of the arrays from which a part is computed."""
+
+    class Reader(dict[str, Tensor]):
+        names: set[str] = set()
+
+        def __getitem__(self, name: str) -> Tensor:
+            self.names.add(name)
+            return super().__getitem__(name)
+
+    reader = Reader(state)
+    reader.names = set()
+    part.tensors(reader)
+    return reader.names

@@ -1,0 +1,116 @@
+"""With which weights: those of every member, kept while they fit in memory and as long as the network is the same.
+
+Drawing the noise of m members costs more than running a small network m times. A search over sigma keeps the
+directions epsilon_j, predictions at one sigma keep the members' weights. Both belong to one state of the network and are
+dropped when a tensor of the network is written to or replaced.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from peppermill.engines import Members
+from peppermill.engines.inference_form import Form, form_of
+from peppermill.perturbation import Perturbation
+from peppermill.plumbing.devices import device_of
+from peppermill.plumbing.modes import refuse_training_mode
+from peppermill.types import Params
+
+CPU_BYTES = 2**30  # of kept weights or directions, on a CPU
+SMALL_BYTES = 2**26  # of all members' weights: below this even `engine="loop"` keeps them
+GPU_SHARE = 0.25  # of the free memory, for the same, on a GPU
+
+
+class MemberWeights:
+    """The network's form and its members' weights, for one state of the network; safe to use from several threads."""
+
+    def __init__(self, members: Members, precision: str | None, args: Any, kwargs: Any) -> None:
+        refuse_training_mode(members.model)
+        self.model, self.perturbation = members.model, members.perturbation
+        self.state = state_of_network(members.model)
+        self.form: Form = form_of(members.model, list(members.perturbation.center), precision, args, kwargs)
+        self.prepared: dict[Any, Any] = {}  # what an engine made of these weights, by a key of its own
+        self.lock = threading.RLock()
+        self._directions: dict[int, Params] = {}
+        self._members: tuple[float, dict[int, Any]] = (0.0, {})
+        self._bytes = sum(value.numel() * 4 for value in members.perturbation.center.values())
+
+    def is_current(self, members: Members) -> bool:
+        """Whether these are the members' weights: the same network in the same state, with the same noise."""
+        mine, other = self.perturbation, members.perturbation
+        return (
+            self.model is members.model
+            and (mine.noise, mine.size) == (other.noise, other.size)
+            and mine.center.keys() == other.center.keys()
+            and self.state == state_of_network(members.model)
+            and self.form.is_current()
+        )
+
+    def member(self, sigma: float, member: int, keep: bool) -> Any:
+        """theta_j as weights of the network's form; kept for the next call at this sigma if there is room."""
+        if sigma == 0:
+            return self.form.fold({})
+        if not keep:
+            return self.form.fold(self._made(sigma, member))
+        with self.lock:
+            if self._members[0] != sigma:
+                self._members = (sigma, {})
+                self._directions.clear()
+            kept = self._members[1]
+            if member not in kept:
+                weights = self.form.fold(self._made(sigma, member))
+                if not self.fits(self.perturbation.size):
+                    return weights
+                kept[member] = weights
+            return kept[member]
+
+    @property
+    def is_small(self) -> bool:
+        """Whether all members together are so small that even the loop keeps them."""
+        return self.perturbation.size * self._bytes <= SMALL_BYTES
+
+    def fits(self, copies: int) -> bool:
+        """Whether this many copies of the selected weights may be kept."""
+        device = device_of(self.model)
+        if device.type != "cuda":
+            return copies * self._bytes <= CPU_BYTES
+        free = torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return copies * self._bytes <= GPU_SHARE * free
+
+    def _made(self, sigma: float, member: int) -> Params:
+        """theta_j; of an antithetic pair only the first direction is kept, the second is its negative."""
+        antithetic = self.perturbation.noise.antithetic
+        first, signed = (member - member % 2, -sigma if member % 2 else sigma) if antithetic else (member, sigma)
+        with self.lock:
+            direction = self._directions.get(first)
+            if direction is None:
+                direction = self.perturbation.direction(first)
+                if self.fits(self.perturbation.size // (1 + antithetic)):
+                    self._directions[first] = direction
+        return self.perturbation.member(signed, first, direction)
+
+
+class WeightCache:
+    """The latest `MemberWeights` of an engine, replaced when network or noise is another."""
+
+    def __init__(self, precision: str | None) -> None:
+        self.precision = precision
+        self.lock = threading.Lock()
+        self.latest: MemberWeights | None = None
+
+    def weights(self, members: Members, args: Any, kwargs: Any) -> MemberWeights:
+        with self.lock:
+            if self.latest is None or not self.latest.is_current(members):
+                self.latest = None  # frees the old weights before new ones are made
+                self.latest = MemberWeights(members, self.precision, args, kwargs)
+            return self.latest
+
+
+def state_of_network(model: nn.Module) -> list[tuple[int, int, int]]:
+    """Identity, address and version of every tensor: another list means that the network was changed."""
+    tensors = [*model.parameters(), *model.buffers()]
+    return [(id(value), value.data_ptr(), 0 if value.is_inference() else value._version) for value in tensors]

@@ -1,0 +1,91 @@
+"""The pivot: all members pass over the data once, and everything else is computed from what that leaves behind."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from peppermill.data import Batches, as_arguments
+from peppermill.distributed.gather import gather_rows
+from peppermill.distributed.group import grouped
+from peppermill.engines import Engine, Members
+from peppermill.perturbation import Perturbation
+from peppermill.plumbing.devices import digest_of_state
+from peppermill.plumbing.modes import refuse_training_mode
+from peppermill.types import Batch, Likelihood, Tick
+
+#: ln L_i(theta_j) [m, n], the ensemble's prediction [n, K] and the labels [n] of one batch's items.
+BatchResult = tuple[Tensor, Tensor, Tensor]
+
+
+@dataclass(frozen=True)
+class MemberPass:
+    """What one pass of all members over the data leaves behind; in float64, so that the order of sums hardly shows."""
+
+    sigma: float
+    member_log_likelihoods: Tensor  # ln L_i(theta_j), [m, N]
+    averaged: Tensor  # the ensemble's prediction of eq. 9, [N, K]
+    labels: Tensor  # [N]
+
+
+@dataclass(frozen=True)
+class Request:
+    """Whose members run, over which data, and how."""
+
+    model: nn.Module
+    perturbation: Perturbation
+    likelihood: Likelihood
+    engine: Engine
+    data: Batches
+    tick: Tick = field(default=lambda items: None)
+    keep: bool = False  # whether the same members will run again, so that their weights are worth keeping
+
+
+@torch.no_grad()
+def run_members(request: Request, sigma: float) -> MemberPass:
+    """All members at this sigma over all the data.
+
+    In a process group each process runs its share of the batches, and every process gets the whole result.
+    """
+    refuse_training_mode(request.model)
+    members = Members(request.model, request.perturbation, sigma, request.keep)
+    results: list[BatchResult] = []
+    for chunk in request.data.share().chunks():
+        results += _run_chunk(request, members, chunk) if chunk else []
+    none = torch.zeros(0, device=request.data.device)  # of a process without batches
+    matrix, averaged, labels = map(torch.cat, zip(*[(r.T, a, y) for r, a, y in results], strict=True)) if results else (none,) * 3
+    facts = {"`sigma`": sigma, "`size`": request.perturbation.size, "`noise`": request.perturbation.noise}
+    if grouped() and sigma == 0:
+        facts |= {"`parameters`": list(request.perturbation.center), "weights": digest_of_state(request.model)}
+    matrix, averaged, labels = gather_rows([matrix, averaged, labels], [len(y) for _, _, y in results], facts)
+    if not len(labels):
+        raise ValueError(f"`{request.data.argument}` has no item that counts: every label is the ignored one.")
+    return MemberPass(sigma, matrix.T.expand(request.perturbation.size, -1), averaged, labels)
+
+
+def _run_chunk(request: Request, members: Members, chunk: list[Batch]) -> list[BatchResult]:
+    """Members outside, data inside: the weights of a member are made once for many batches."""
+    likelihood = request.likelihood
+    rows: list[list[Tensor]] = [[] for _ in chunk]
+    totals: list[Tensor | None] = [None] * len(chunk)
+    counted = [labels for _, labels in chunk]
+    for group in request.engine.groups(members, *as_arguments(chunk[0][0])):
+        for k, (inputs, labels) in enumerate(chunk):
+            for outputs in group(*as_arguments(inputs)):
+                if not rows[k]:
+                    likelihood.check(outputs, labels)
+                predictions, counted[k] = likelihood.items(likelihood.predict(outputs), labels)
+                predictions = predictions.to(torch.float32 if predictions.device.type == "mps" else torch.float64)
+                if members.sigma == 0 and not bool(predictions.isfinite().all()):
+                    raise ValueError(
+                        "the network itself, without any noise, gives outputs that are NaN or infinite on these data: "
+                        "check its weights and the inputs before calibrating it."
+                    )
+                rows[k].append(likelihood.log_likelihoods(predictions, counted[k]))
+                totals[k] = likelihood.accumulate(totals[k], predictions)
+                request.tick(len(labels))
+        del group  # or the next group's weights would be made while these are alive
+    averages = [likelihood.average(total, members.count) for total in totals if total is not None]
+    return [(torch.stack(row), average, labels) for row, average, labels in zip(rows, averages, counted, strict=True)]
