@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from peppermill import metrics
 from peppermill.curvature.analysis import LocalAnalysis, local_analysis
 from peppermill.datasets.splitting import split_off
+from peppermill.distributed.group import ProcessError, alone
 from peppermill.ensemble import PepEnsemble, load
 from peppermill.evaluation.comparison import Comparison, compare, compare_all
 from peppermill.evaluation.item_effects import Effect, Effects, helped_and_hurt
@@ -21,8 +22,6 @@ from peppermill.predictors.mc_dropout import McDropout
 from peppermill.predictors.single_network import SingleNetwork
 from peppermill.predictors.temperature_scaling import Tempered, fit_temperature
 from peppermill.predictors.weight_average import WeightAverage
-from peppermill.processes.group import alone
-from peppermill.processes.messages import ProcessError
 from peppermill.report import figures as plots
 from peppermill.report.page import write_report
 from peppermill.report.record import record_run, sweep_around

@@ -11,19 +11,15 @@ from torch import Tensor, nn
 
 from peppermill import parameters as selection
 from peppermill.data import Batches
-from peppermill.engines.borrowed import exclusive
-from peppermill.engines.choose import engine_of
-from peppermill.engines.engine import Engine
-from peppermill.engines.loop import MemberPass, averaged, member_predictions
-from peppermill.engines.members import Members
-from peppermill.engines.parts import agree_on, run_all
+from peppermill.engines import Engine, Members, engine_named
+from peppermill.engines.compiled import compiled_outputs
 from peppermill.fingerprint import difference, fingerprint
-from peppermill.likelihood import ensemble_log_likelihoods, temper
+from peppermill.likelihood import ensemble_log_likelihoods, mean_prediction, temper
+from peppermill.passes import MemberPass, Request, run_members
 from peppermill.perturbation import Perturbation
 from peppermill.plumbing.modes import as_network, in_training_mode
 from peppermill.plumbing.progress import progress
 from peppermill.predictions import Predictions, predict
-from peppermill.processes.together import together
 from peppermill.recipe import Recipe, read_fingerprint, read_recipe, write_recipe
 from peppermill.tuning.golden import SigmaSearch
 from peppermill.types import Data, Inputs, Likelihood
@@ -41,7 +37,7 @@ class PepEnsemble(nn.Module):
         super().__init__()
         self.model = model
         self.recipe = recipe
-        self.engine = engine_of(engine)
+        self.engine = engine_named(engine)
         self.training = in_training_mode(model)
 
     @property
@@ -75,8 +71,7 @@ class PepEnsemble(nn.Module):
     @property
     def perturbation(self) -> Perturbation:
         """The members, around the network's weights as they are now."""
-        with exclusive(self.model):
-            weights = dict(self.model.named_parameters())
+        weights = dict(self.model.named_parameters())
         center = {name: weights[name].detach() for name in self.recipe.selected}
         return Perturbation(center, self.recipe.noise, self.size)
 
@@ -85,7 +80,7 @@ class PepEnsemble(nn.Module):
 
         For other likelihoods, what the network itself would give.
         """
-        predictions = averaged(self.likelihood, self.member_predictions(*args, **kwargs))
+        predictions = mean_prediction(self.likelihood, self.member_predictions(*args, **kwargs))
         return self.likelihood.outputs(temper(predictions, self.temperature))
 
     def predict_proba(self, *args: Any, **kwargs: Any) -> Tensor:
@@ -107,20 +102,15 @@ class PepEnsemble(nn.Module):
             ]
         )
 
-    @together
     def member_pass(self, data: Data | Batches) -> MemberPass:
         """ln L_i(theta_j), [m, N], and the averaged predictions [N, K] for all items of the data."""
         batches = data if isinstance(data, Batches) else Batches(data, self.model)
-        agree_on(self.model, self.perturbation, sigma=self.sigma)
         with progress(f"{self.size} members at sigma = {self.sigma:.4g}") as tick:
-            given = self.model, self.perturbation, self.sigma, batches, self.likelihood, tick
-            return run_all(*given, engine=self.engine)
+            given = Request(self.model, self.perturbation, self.likelihood, self.engine, batches, tick, keep=True)
+            return run_members(given, self.sigma)
 
     def predict_items(self, data: Data | Batches) -> Predictions:
-        """The ensemble's prediction for all items of the data, one member after another.
-
-        Cheaper than batch after batch.
-        """
+        """The ensemble's prediction for all items of the data."""
         return self.predictions_of(self.member_pass(data))
 
     def predictions_of(self, members: MemberPass) -> Predictions:
@@ -151,9 +141,17 @@ class PepEnsemble(nn.Module):
         recipe = replace(self.recipe, sigma=search.best.sigma, temperature=1.0, search=search)
         return PepEnsemble(self.model, recipe, self.engine)
 
+    def with_size(self, size: int) -> PepEnsemble:
+        """The same ensemble with another number of members; the first ones stay the same draws."""
+        return PepEnsemble(self.model, replace(self.recipe, size=size), self.engine)
+
+    def with_sigma(self, sigma: float) -> PepEnsemble:
+        """The same ensemble at a sigma of your choice."""
+        return PepEnsemble(self.model, replace(self.recipe, sigma=sigma), self.engine)
+
     def with_engine(self, engine: str = "auto", precision: str | None = None) -> PepEnsemble:
         """The same ensemble, run in another way: `engine` and `precision` are those of `fit`."""
-        return PepEnsemble(self.model, self.recipe, engine_of(engine, precision))
+        return PepEnsemble(self.model, self.recipe, engine_named(engine, precision))
 
     def save(self, path: str | Path) -> None:
         """Write the recipe, under 4 kB of JSON: the weights stay where they are."""
@@ -173,9 +171,13 @@ class PepEnsemble(nn.Module):
 
     def member_predictions(self, *args: Any, **kwargs: Any) -> Tensor:
         """Every member's prediction for one batch, [m, ...], in the likelihood's own form; one at sigma = 0."""
-        key = (self.recipe.noise, self.size, self.recipe.selected)
-        members = Members(self.model, self.size, self.sigma, key, lambda: self.perturbation)
-        return member_predictions(members, self.likelihood, args, kwargs, self.engine)
+        members = Members(self.model, self.perturbation, self.sigma, keep=True)
+        if torch.compiler.is_compiling():
+            outputs = compiled_outputs(members, self.engine.precision, args, kwargs)
+        else:
+            outputs = torch.cat([group(args, kwargs) for group in self.engine.groups(members, args, kwargs)])
+        predictions = self.likelihood.predict(outputs.flatten(0, 1))
+        return predictions.unflatten(0, outputs.shape[:2])  # type: ignore[no-untyped-call,no-any-return]
 
 
 def load(path: str | Path, model: nn.Module, *, engine: str = "auto", precision: str | None = None) -> PepEnsemble:
@@ -184,4 +186,4 @@ def load(path: str | Path, model: nn.Module, *, engine: str = "auto", precision:
     changed = difference(read_fingerprint(path), fingerprint(model))
     if changed:
         raise ValueError(f"{path} was fitted on another network: this {type(model).__name__} differs, {changed}.")
-    return PepEnsemble(model, read_recipe(path, model), engine_of(engine, precision))
+    return PepEnsemble(model, read_recipe(path, model), engine_named(engine, precision))

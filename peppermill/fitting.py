@@ -8,13 +8,14 @@ from torch import nn
 
 from peppermill import parameters as selection
 from peppermill.data import Batches
-from peppermill.engines.choose import engine_of
-from peppermill.engines.loop import MemberPass
-from peppermill.engines.parts import agree_on, run_here
+from peppermill.engines import engine_named
 from peppermill.ensemble import PepEnsemble
 from peppermill.fingerprint import fingerprint
 from peppermill.likelihood import likelihood_named
 from peppermill.noise import Noise
+from peppermill.old_engines.choose import engine_of
+from peppermill.old_engines.loop import MemberPass
+from peppermill.old_engines.parts import agree_on, run_here
 from peppermill.parameters import Selection
 from peppermill.parts import part_of
 from peppermill.perturbation import Perturbation, mention_half_precision
@@ -102,5 +103,5 @@ def fit(
             search=found,
             fingerprint=fingerprint(model),
         ),
-        runner,
+        engine_named(engine, precision),
     )

@@ -57,8 +57,8 @@ class Categorical:
             )
         if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
             raise TypeError(
-                f"labels have type {labels.dtype}, but class numbers are integers: pass `labels.long()`, or for one-hot "
-                "or soft labels `labels.argmax(dim=1)`."
+                f"labels have type {labels.dtype}, but class numbers are integers: pass `labels.long()`, or for "
+                "one-hot or soft labels `labels.argmax(dim=1)`."
             )
         if list(labels.shape) != expected:
             cure = (

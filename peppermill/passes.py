@@ -13,7 +13,7 @@ from peppermill.distributed.group import grouped
 from peppermill.engines import Engine, Members
 from peppermill.perturbation import Perturbation
 from peppermill.plumbing.devices import digest_of_state
-from peppermill.plumbing.modes import refuse_training_mode
+from peppermill.plumbing.modes import explain_shapes, refuse_training_mode
 from peppermill.types import Batch, Likelihood, Tick
 
 #: ln L_i(theta_j) [m, n], the ensemble's prediction [n, K] and the labels [n] of one batch's items.
@@ -52,14 +52,16 @@ def run_members(request: Request, sigma: float) -> MemberPass:
     refuse_training_mode(request.model)
     members = Members(request.model, request.perturbation, sigma, request.keep)
     results: list[BatchResult] = []
-    for chunk in request.data.share().chunks():
-        results += _run_chunk(request, members, chunk) if chunk else []
-    none = torch.zeros(0, device=request.data.device)  # of a process without batches
-    matrix, averaged, labels = map(torch.cat, zip(*[(r.T, a, y) for r, a, y in results], strict=True)) if results else (none,) * 3
+    with explain_shapes(request.model):
+        for chunk in request.data.share().chunks():
+            results += _run_chunk(request, members, chunk) if chunk else []
+    columns = [torch.zeros(0, device=request.data.device)] * 3  # of a process without batches
+    if results:
+        columns = [torch.cat(column) for column in zip(*[(rows.T, mean, y) for rows, mean, y in results], strict=True)]
     facts = {"`sigma`": sigma, "`size`": request.perturbation.size, "`noise`": request.perturbation.noise}
     if grouped() and sigma == 0:
         facts |= {"`parameters`": list(request.perturbation.center), "weights": digest_of_state(request.model)}
-    matrix, averaged, labels = gather_rows([matrix, averaged, labels], [len(y) for _, _, y in results], facts)
+    matrix, averaged, labels = gather_rows(columns, [len(y) for _, _, y in results], facts)
     if not len(labels):
         raise ValueError(f"`{request.data.argument}` has no item that counts: every label is the ignored one.")
     return MemberPass(sigma, matrix.T.expand(request.perturbation.size, -1), averaged, labels)

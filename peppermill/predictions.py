@@ -8,15 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from peppermill.data import Batches, call, map_tensors, output_tensor
-from peppermill.engines.loop import refuse_training_mode
-from peppermill.engines.parts import agree_on, no_items
+from peppermill.data import Batches, call, output_tensor
+from peppermill.distributed.gather import gather_rows
+from peppermill.distributed.group import grouped
 from peppermill.likelihood import likelihood_named
-from peppermill.parts import part_of
-from peppermill.plumbing.modes import as_network
+from peppermill.plumbing.devices import digest_of_state
+from peppermill.plumbing.modes import as_network, explain_shapes, refuse_training_mode
+from peppermill.plumbing.nested import map_tensors
 from peppermill.plumbing.progress import progress
-from peppermill.processes.results import gather
-from peppermill.processes.together import together
 from peppermill.types import Data, Inputs, Likelihood
 
 
@@ -30,7 +29,6 @@ class Predictions:
     likelihood: Likelihood
 
 
-@together
 def predict(
     predictor: Any, data: Data | Batches, *, likelihood: str | Likelihood | None = None, argument: str = "data"
 ) -> Predictions:
@@ -87,18 +85,17 @@ def likelihood_of(predictor: Any, likelihood: str | Likelihood | None) -> Likeli
 @torch.no_grad()
 def _predict(predictor: Any, batches: Batches, likelihood: Likelihood) -> Predictions:
     refuse_training_mode(predictor)
-    agree_on(predictor, likelihood=likelihood)
-    part = part_of(batches)
     parts = []
-    with progress("predicting") as tick:
-        for inputs, labels in part:
+    with progress("predicting") as tick, explain_shapes(predictor):
+        for inputs, labels in batches.share():
             outputs = output_tensor(call(predictor, inputs))
             likelihood.check(outputs, labels)
             parts.append(likelihood.items(likelihood.predict(outputs).double(), labels))
             tick(len(labels))
-    none = no_items(part)
-    log_probs = gather(torch.cat([part[0] for part in parts]) if parts else none[:, None])
-    labels = gather(torch.cat([part[1] for part in parts]) if parts else none)
+    none = torch.zeros(0, device=batches.device)  # of a process without batches
+    columns = [torch.cat(column) for column in zip(*parts, strict=True)] if parts else [none, none]
+    facts = {"likelihood": likelihood, "weights": digest_of_state(predictor) if grouped() else ""}
+    log_probs, labels = gather_rows(columns, [len(labels) for _, labels in parts], facts)
     return Predictions(log_probs, labels, likelihood.log_likelihoods(log_probs, labels), likelihood)
 
 

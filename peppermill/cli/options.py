@@ -11,8 +11,8 @@ import typer
 from torch import nn
 
 from peppermill.cli.torchrun import own_gpu
-from peppermill.engines.choose import engine_of
 from peppermill.ensemble import PepEnsemble, load
+from peppermill.old_engines.choose import engine_of
 from peppermill.sources import source_from
 from peppermill.sources.checkpoint import load_weights
 from peppermill.sources.label_file import lines_of

@@ -13,9 +13,9 @@ from peppermill import metrics
 from peppermill import parameters as selection
 from peppermill.curvature.analysis import LocalAnalysis, standard_error
 from peppermill.data import Batches
-from peppermill.engines.loop import run_members
 from peppermill.likelihood import ensemble_log_likelihood, likelihood_named
 from peppermill.noise import Noise
+from peppermill.old_engines.loop import run_members
 from peppermill.parameters import Selection
 from peppermill.perturbation import Perturbation
 from peppermill.plumbing.progress import progress

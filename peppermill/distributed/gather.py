@@ -1,4 +1,4 @@
-"""The one meeting of the processes: rows of items, computed by the process that had their batch, reach every process."""
+"""Where processes meet: the rows of items that one process computed reach every process."""
 
 from __future__ import annotations
 
@@ -51,7 +51,9 @@ def _gather(columns: list[Tensor], sizes: list[int], facts: Mapping[str, Any]) -
         return columns
     lengths = [sum(sizes) for sizes, _, _ in headers]
     places = _places([sizes for sizes, _, _ in headers])
-    return [_whole(column, kind, lengths)[places.to(column.device)] for column, kind in zip(columns, known, strict=True)]
+    return [
+        _whole(column, kind, lengths)[places.to(column.device)] for column, kind in zip(columns, known, strict=True)
+    ]
 
 
 def _places(sizes: list[list[int]]) -> Tensor:

@@ -53,7 +53,12 @@ class Auto:
         if together is not None and items <= VMAP_ITEMS.get(device, 0):
             self.report = "vmap"
             return iter([together.group(members)])
-        if device == "cuda" and members.keep and bytes_of((args, kwargs)) <= GRAPH_BYTES and weights.fits(members.count):
+        if (
+            device == "cuda"
+            and members.keep
+            and bytes_of((args, kwargs)) <= GRAPH_BYTES
+            and weights.fits(members.count)
+        ):
             return iter([graph_group(self, weights, members)])
         self.report = "loop"
         return member_groups(weights, members, self.room, members.keep)

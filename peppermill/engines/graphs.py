@@ -1,7 +1,7 @@
 """CUDA graphs with the members on parallel streams, for small batches: the GPU is full and nothing is launched twice.
 
-A graph is captured for each shape of inputs and belongs to one state of the network and one sigma. Use one ensemble from
-one CUDA stream at a time.
+A graph is captured for each shape of inputs and belongs to one state of the network and one sigma. Use one
+ensemble from one CUDA stream at a time.
 """
 
 from __future__ import annotations

@@ -47,6 +47,9 @@ class Norm:
     bias: str | None
     epsilon: float
 
+    def names(self) -> set[str]:
+        return {name for name in (self.mean, self.variance, self.weight, self.bias) if name}
+
     def scale_and_shift(self, state: Params) -> tuple[Tensor, Tensor]:
         scale = (_wide(state[self.variance]) + self.epsilon).rsqrt()
         scale = scale * state[self.weight] if self.weight else scale
@@ -62,6 +65,10 @@ class Layer:
     bias: str | None
     before: Norm | None = None
     after: Norm | None = None
+
+    def names(self) -> set[str]:
+        norms = [norm.names() for norm in (self.before, self.after) if norm]
+        return {self.weight, *([self.bias] if self.bias else []), *set().union(*norms)}
 
     def tensors(self, state: Params) -> list[Tensor | None]:
         weight, bias = state[self.weight], state[self.bias] if self.bias else None
@@ -85,6 +92,9 @@ class Value:
     """Any other parameter or buffer that the network reads."""
 
     name: str
+
+    def names(self) -> set[str]:
+        return {self.name}
 
     def tensors(self, state: Params) -> list[Tensor | None]:
         return [state[self.name]]
@@ -127,7 +137,7 @@ class TracedForm:
         self.graph = tracer.trace(root)
         self.reads = [(model.get_submodule(path), name, value) for path, name, value in tracer.reads]
         self.parts, arguments = _arguments(self.graph, root, _names(model))
-        self.varies = [bool(_read(part, self.state) & set(selected)) for part in self.parts]
+        self.varies = [bool(part.names() & set(selected)) for part in self.parts]
         for part, nodes in zip(self.varies, arguments, strict=True):
             for node in nodes:
                 node.meta["varies"] = part
@@ -258,7 +268,7 @@ def _obstacle(model: nn.Module, args: Any, kwargs: Any) -> str:
 
 def _agree(found: Tensor, expected: Tensor) -> bool:
     largest = expected.abs().max().clamp(min=1e-30)
-    tolerance = TOLERANCES[expected.dtype] if expected.dtype in TOLERANCES else 0.0
+    tolerance = TOLERANCES.get(expected.dtype, 0.0)
     tolerance = max(tolerance, CUDA_TOLERANCE) if expected.is_cuda and expected.dtype != torch.float64 else tolerance
     return found.shape == expected.shape and bool(((found - expected).abs() <= tolerance * largest).all())
 
@@ -345,19 +355,3 @@ def _sees_no_border(node: fx.Node) -> bool:
         return True
     _, _, _, _, padding, _, groups = node.args
     return groups == 1 and padding in (0, (0,), (0, 0), (0, 0, 0))
-
-
-def _read(part: Layer | Value, state: Params) -> set[str]:
-    """The names of the arrays from which a part is computed."""
-
-    class Reader(dict[str, Tensor]):
-        names: set[str] = set()
-
-        def __getitem__(self, name: str) -> Tensor:
-            self.names.add(name)
-            return super().__getitem__(name)
-
-    reader = Reader(state)
-    reader.names = set()
-    part.tensors(reader)
-    return reader.names

@@ -1,8 +1,8 @@
 """With which weights: those of every member, kept while they fit in memory and as long as the network is the same.
 
 Drawing the noise of m members costs more than running a small network m times. A search over sigma keeps the
-directions epsilon_j, predictions at one sigma keep the members' weights. Both belong to one state of the network and are
-dropped when a tensor of the network is written to or replaced.
+directions epsilon_j, predictions at one sigma keep the members' weights. Both belong to one state of the network and
+are dropped when a tensor of the network is written to or replaced.
 """
 
 from __future__ import annotations
@@ -11,11 +11,10 @@ import threading
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from peppermill.engines import Members
 from peppermill.engines.inference_form import Form, form_of
-from peppermill.perturbation import Perturbation
 from peppermill.plumbing.devices import device_of
 from peppermill.plumbing.modes import refuse_training_mode
 from peppermill.types import Params
@@ -78,7 +77,11 @@ class MemberWeights:
         device = device_of(self.model)
         if device.type != "cuda":
             return copies * self._bytes <= CPU_BYTES
-        free = torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        free = (
+            torch.cuda.mem_get_info(device)[0]
+            + torch.cuda.memory_reserved(device)
+            - torch.cuda.memory_allocated(device)
+        )
         return copies * self._bytes <= GPU_SHARE * free
 
     def _made(self, sigma: float, member: int) -> Params:

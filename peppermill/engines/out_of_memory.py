@@ -38,8 +38,8 @@ class Room:
         torch.cuda.empty_cache()
         if self.items is None:
             warn_user(
-                f"the GPU ran out of memory: going on with {items} items at a time, and with fewer if that is still too "
-                "many. The result is the same; a smaller `batch_size` avoids the detour."
+                f"the GPU ran out of memory: going on with {items} items at a time, and with fewer if that is still "
+                "too many. The result is the same; a smaller `batch_size` avoids the detour."
             )
         self.items = items
 
@@ -50,7 +50,9 @@ def _in_parts(call: Callable[[Any, Any], Any], args: Any, kwargs: Any, count: in
     outputs = []
     for start in range(0, count, items):
         some = slice(start, start + items)
-        part = map_tensors(lambda value, some=some: value[some] if value.shape[:1] == (count,) else value, (args, kwargs))
+        part = map_tensors(
+            lambda value, some=some: value[some] if value.shape[:1] == (count,) else value, (args, kwargs)
+        )
         outputs.append(output_tensor(call(*part)))
         if outputs[-1].shape[:1] != (min(items, count - start),):
             raise RuntimeError(

@@ -90,8 +90,7 @@ class Together:
     def _outputs(self, stacked: list[Tensor | None], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
         x = args[0].contiguous(memory_format=torch.channels_last) if self.form.channels_last else args[0]
         with autocast(self.form.device, self.form.precision):
-            outputs = output_tensor(self.function(*stacked, x))
-        return outputs
+            return output_tensor(self.function(*stacked, x))
 
 
 def together_of(weights: MemberWeights) -> Together | None:
@@ -106,7 +105,7 @@ def together_of(weights: MemberWeights) -> Together | None:
 
 
 def member_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """The dense layers of all members: weight [m, inputs, outputs], bias [m, 1, outputs], x [B, inputs] or [m, B, inputs]."""
+    """The dense layers of all members: weight [m, inputs, outputs], bias [m, 1, outputs], x [(m,) B, inputs]."""
     x = x.expand(len(weight), *x.shape) if x.ndim == 2 else x
     if torch.is_autocast_enabled(x.device.type):
         return torch.bmm(x, weight) + (0 if bias is None else bias)

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from peppermill.data import Batches
-from peppermill.engines.loop import MemberPass
 from peppermill.ensemble import PepEnsemble
 from peppermill.likelihood import temper
+from peppermill.old_engines.loop import MemberPass
 from peppermill.parts import part_of
 from peppermill.predictions import Predictions, predict
 from peppermill.processes.messages import every

@@ -12,13 +12,13 @@ from peppermill import metrics
 from peppermill import parameters as selection
 from peppermill.calibrators.temperature import best_temperature
 from peppermill.data import Batches
-from peppermill.engines.choose import engine_of
-from peppermill.engines.engine import Engine
-from peppermill.engines.loop import MemberPass
-from peppermill.engines.parts import agree_on, run_all
 from peppermill.evaluation.scores import item_scores, score_named
 from peppermill.likelihood import ensemble_log_likelihoods, likelihood_named
 from peppermill.noise import Noise
+from peppermill.old_engines.choose import engine_of
+from peppermill.old_engines.engine import Engine
+from peppermill.old_engines.loop import MemberPass
+from peppermill.old_engines.parts import agree_on, run_all
 from peppermill.parameters import Selection
 from peppermill.perturbation import Perturbation
 from peppermill.plumbing.modes import as_network

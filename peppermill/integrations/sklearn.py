@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 from peppermill.calibrators.temperature import at_limit
 from peppermill.data import output_tensor
-from peppermill.engines.loop import refuse_training_mode
 from peppermill.ensemble import PepEnsemble
 from peppermill.fitting import fit
 from peppermill.integrations.mlp import kept_for_tuning, train_mlp
+from peppermill.old_engines.loop import refuse_training_mode
 from peppermill.parameters import Selection
 from peppermill.plumbing.devices import device_of, dtype_of
 from peppermill.predictions import predict_unlabelled

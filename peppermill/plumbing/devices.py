@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from peppermill.plumbing.nested import digest_of
+
 
 def device_of(model: Any) -> torch.device:
     """The device of the network's first parameter or buffer."""
@@ -15,13 +17,18 @@ def device_of(model: Any) -> torch.device:
 
 
 def dtype_of(model: Any) -> torch.dtype | None:
-    """The one floating-point type of the network's parameters; nothing where they have several."""
+    """The one floating-point type of the network's parameters; None if they have several."""
     types = {t.dtype for t in state_of(model) if t.is_floating_point() and isinstance(t, nn.Parameter)}
     return types.pop() if len(types) == 1 else None
 
 
 def state_of(model: Any) -> Iterator[Tensor]:
-    """Parameters and buffers; none of what is no module."""
+    """Parameters and buffers; empty for anything but a module."""
     if isinstance(model, nn.Module):
         yield from model.parameters()
         yield from model.buffers()
+
+
+def digest_of_state(model: Any) -> int:
+    """A number that changes with any parameter or buffer."""
+    return digest_of(list(state_of(model)))

@@ -10,13 +10,13 @@ from torch import nn
 
 from peppermill import metrics
 from peppermill.data import Batches
-from peppermill.engines.loop import MemberPass
 from peppermill.ensemble import PepEnsemble
 from peppermill.evaluation.comparison import compare_all
 from peppermill.evaluation.item_effects import Effects, effects_of, with_images
 from peppermill.evaluation.member_count import SizeCurve, size_curve_of
 from peppermill.evaluation.scores import evaluate
 from peppermill.evaluation.sweep import Sweep, sweep_sigma
+from peppermill.old_engines.loop import MemberPass
 from peppermill.predictions import Predictions, predict
 from peppermill.processes.together import together
 from peppermill.report.provenance import provenance

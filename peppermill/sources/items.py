@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from peppermill.data import KEPT_BYTES
+from peppermill.data import MEMORY_BYTES as KEPT_BYTES
 from peppermill.held import Arrays, Held, as_inputs
 from peppermill.parts import run_of_items, sizes_of
 from peppermill.plumbing.progress import progress

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from peppermill.calibrators.temperature import best_temperature, mention_limit
-from peppermill.engines.loop import MemberPass
 from peppermill.likelihood import ensemble_log_likelihoods
+from peppermill.old_engines.loop import MemberPass
 from peppermill.plumbing.warnings import warn_user
 from peppermill.processes.messages import every
 from peppermill.processes.results import totals

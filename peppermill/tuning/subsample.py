@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from peppermill.data import Batches, map_tensors
-from peppermill.engines.loop import MemberPass
 from peppermill.exchange import everybodys, leaves
+from peppermill.old_engines.loop import MemberPass
 from peppermill.parts import run_of_batches
 from peppermill.processes.group import rank
 from peppermill.processes.messages import every

@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from peppermill.engines.loop import MemberPass
+from peppermill.old_engines.loop import MemberPass
 from peppermill.tuning.gain_curve import Sketch
 from peppermill.tuning.golden import START, Evaluation, Evaluations, SigmaSearch, check_interval, comment
 from peppermill.tuning.search import GROWTH, walk

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from peppermill.engines.borrowed import exclusive
+from peppermill.old_engines.borrowed import exclusive
 
 _HELD = ("_modules", "_parameters", "_buffers")
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks")

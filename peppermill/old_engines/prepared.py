@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.fx import Graph, Node
 
-from peppermill.engines.recorded import Recording, written
+from peppermill.old_engines.recorded import Recording, written
 
 
 class Plan(NamedTuple):

@@ -7,8 +7,8 @@ from typing import Any, ClassVar, Protocol
 
 from torch import Tensor
 
-from peppermill.engines.kept import Kept
-from peppermill.engines.members import Members
+from peppermill.old_engines.kept import Kept
+from peppermill.old_engines.members import Members
 
 #: Some members, ready to be asked: (args, kwargs) of one batch -> their outputs, [group, ...].
 Group = Callable[[Any, Any], Tensor]

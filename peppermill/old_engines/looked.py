@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from peppermill.data import map_tensors
-from peppermill.engines.recorded import Watching
+from peppermill.old_engines.recorded import Watching
 
 #: Where the weight of a product is among its arguments; it is summed over all dimensions of a weight but the outputs'.
 _WEIGHTS = {"aten::mm": 1, "aten::addmm": 2, "aten::bmm": 1, "aten::baddbmm": 2, "aten::convolution": 1}

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from peppermill.engines.products import Product, normalized, product, shared_product
-from peppermill.engines.recorded import as_one
+from peppermill.old_engines.products import Product, normalized, product, shared_product
+from peppermill.old_engines.recorded import as_one
 
 
 class MemberLinear(nn.Linear):

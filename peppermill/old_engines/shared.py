@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
-from peppermill.engines.joining import Form, join
-from peppermill.engines.lent import Lent
-from peppermill.engines.prepared import Plan, graph_of, plan_of
-from peppermill.engines.recorded import Recording, written
+from peppermill.old_engines.joining import Form, join
+from peppermill.old_engines.lent import Lent
+from peppermill.old_engines.prepared import Plan, graph_of, plan_of
+from peppermill.old_engines.recorded import Recording, written
 
 _aten = torch.ops.aten
 _PRODUCTS = {_aten.convolution.default, _aten.mm.default, _aten.addmm.default, _aten.bmm.default, _aten.baddbmm.default}

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from peppermill.engines.products import (
+from peppermill.old_engines.products import (
     folds,
     normalized,
     product,
@@ -18,7 +18,7 @@ from peppermill.engines.products import (
     shared_product,
     shared_product_with_relu,
 )
-from peppermill.engines.recorded import Recording
+from peppermill.old_engines.recorded import Recording
 
 _RELUS = (torch.ops.aten.relu.default, torch.ops.aten.relu_.default)
 _WITH_RELU: dict[Any, Any] = {product: product_with_relu, shared_product: shared_product_with_relu}

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.fx import Node
 from torch.nn import functional as F
 
-from peppermill.engines.recorded import Recording, written
+from peppermill.old_engines.recorded import Recording, written
 
 #: How images and kernels lie in memory.
 Form = Callable[[Tensor], Tensor]

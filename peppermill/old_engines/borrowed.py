@@ -18,8 +18,8 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import nn
 
-from peppermill.engines.members import PRECISIONS
 from peppermill.foreign import functional_call
+from peppermill.old_engines.members import PRECISIONS
 from peppermill.plumbing.devices import device_of
 from peppermill.types import Params
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from peppermill.engines import packed
+from peppermill.old_engines import packed
 
 WIDE = 64  # outputs of a layer from which on a CPU has its weights rather transposed
 NARROW = 16  # outputs of a layer below which it rather takes many rows at once

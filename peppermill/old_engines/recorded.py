@@ -18,7 +18,7 @@ from torch.fx import Graph, Node
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
-from peppermill.engines.written import compiled
+from peppermill.old_engines.written import compiled
 
 _READS_A_NUMBER = {"aten::_local_scalar_dense", "aten::equal", "aten::is_nonzero", "aten::nonzero"}
 _LISTENING: ContextVar[_Recorder | None] = ContextVar("_LISTENING", default=None)

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from peppermill.data import Batches, digest_of
-from peppermill.engines.engine import Engine
-from peppermill.engines.loop import MemberPass, run_members
+from peppermill.old_engines.engine import Engine
+from peppermill.old_engines.loop import MemberPass, run_members
 from peppermill.parts import part_of
 from peppermill.perturbation import Perturbation
 from peppermill.plumbing.devices import state_of

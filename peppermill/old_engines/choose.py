@@ -15,16 +15,16 @@ from typing import Any, ClassVar
 
 import torch
 
-from peppermill.engines.borrowed import borrow
-from peppermill.engines.engine import Engine, Group
-from peppermill.engines.graphs import Graphs
-from peppermill.engines.joined import Joined
-from peppermill.engines.kept import Kept, Store, signature
-from peppermill.engines.looked import look_at
-from peppermill.engines.loop import Loop
-from peppermill.engines.members import Members, check_precision, needs_gradients
-from peppermill.engines.memory import Room
-from peppermill.engines.vmap import Vmap
+from peppermill.old_engines.borrowed import borrow
+from peppermill.old_engines.engine import Engine, Group
+from peppermill.old_engines.graphs import Graphs
+from peppermill.old_engines.joined import Joined
+from peppermill.old_engines.kept import Kept, Store, signature
+from peppermill.old_engines.looked import look_at
+from peppermill.old_engines.loop import Loop
+from peppermill.old_engines.members import Members, check_precision, needs_gradients
+from peppermill.old_engines.memory import Room
+from peppermill.old_engines.vmap import Vmap
 
 #: Bytes of the largest tensor of a pass, times m, up to which members run together.
 TOGETHER_BYTES = {"cpu": 5 * 2**20, "cuda": 2**26}

@@ -16,17 +16,17 @@ import torch
 from torch import Tensor
 
 from peppermill.data import map_tensors, output_tensor
-from peppermill.engines.borrowed import Call, borrow
-from peppermill.engines.engine import Group
-from peppermill.engines.joining import Form, channels_last, join
-from peppermill.engines.kept import Store, room_on, signature, tensors_of
-from peppermill.engines.lent import Lent, finish
-from peppermill.engines.loop import OrLoop
-from peppermill.engines.members import WITHOUT_GRADIENTS, Members, is_exact, needs_gradients
-from peppermill.engines.memory import in_parts
-from peppermill.engines.prepared import Plan, plan_of
-from peppermill.engines.recorded import NotRecordable, Recording, record
-from peppermill.engines.shared import Common, shared_plan
+from peppermill.old_engines.borrowed import Call, borrow
+from peppermill.old_engines.engine import Group
+from peppermill.old_engines.joining import Form, channels_last, join
+from peppermill.old_engines.kept import Store, room_on, signature, tensors_of
+from peppermill.old_engines.lent import Lent, finish
+from peppermill.old_engines.loop import OrLoop
+from peppermill.old_engines.members import WITHOUT_GRADIENTS, Members, is_exact, needs_gradients
+from peppermill.old_engines.memory import in_parts
+from peppermill.old_engines.prepared import Plan, plan_of
+from peppermill.old_engines.recorded import NotRecordable, Recording, record
+from peppermill.old_engines.shared import Common, shared_plan
 from peppermill.types import Params
 
 MOST_KINDS = 4  # of inputs: batches of one size, the last batch of the data, and a few more

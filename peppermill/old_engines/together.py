@@ -16,9 +16,9 @@ from torch import Tensor
 from torch.fx import Graph, Node
 from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
-from peppermill.engines.joining import convolution_relu, convolution_sum_relu, plain_convolution
-from peppermill.engines.prepared import parts_of
-from peppermill.engines.recorded import Recording
+from peppermill.old_engines.joining import convolution_relu, convolution_sum_relu, plain_convolution
+from peppermill.old_engines.prepared import parts_of
+from peppermill.old_engines.recorded import Recording
 from peppermill.types import Params
 
 _aten = torch.ops.aten
@@ -126,7 +126,7 @@ def _convolved(target: Any, inputs: Any, kernels: Any, biases: Any, *more: Any) 
 def _by_own_kernel(
     images: Tensor, kernels: Tensor, biases: Tensor | None, other: Tensor | None, stride: int, padding: int, relu: bool
 ) -> Tensor:
-    from peppermill.engines.kernels import convolve
+    from peppermill.old_engines.kernels import convolve
 
     precision = "tf32" if torch.backends.cudnn.allow_tf32 else "ieee"  # as the user lets cuDNN compute
     seen, weights = (_read_along_channels(one).permute(0, 1, 3, 4, 2) for one in (images, kernels))

@@ -13,13 +13,13 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from peppermill.engines.borrowed import exclusive, has_shell
-from peppermill.engines.lent import Lent
-from peppermill.engines.members import Members, key_of
-from peppermill.engines.prepared import Plan
-from peppermill.engines.state import State
+from peppermill.old_engines.borrowed import exclusive, has_shell
+from peppermill.old_engines.lent import Lent
+from peppermill.old_engines.members import Members, key_of
+from peppermill.old_engines.prepared import Plan
+from peppermill.old_engines.state import State
 from peppermill.plumbing.modes import refuse_training_mode as refuse_training_mode
 from peppermill.types import Params
 

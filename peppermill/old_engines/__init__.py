@@ -1,0 +1,1 @@
+"""How m members run."""
