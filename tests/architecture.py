@@ -44,12 +44,14 @@ READING_ORDER = [
     "tuning/golden.py",
     "tuning/",
     "views/",
+    "datasets/",
     "recipe.py",
     "ensemble.py",
     "fitting.py",
-    "datasets/",
     "predictors/",
     "curvature/",
+    "sources/weight_files.py",
+    "report/thumbnail.py",
     "evaluation/",
     "export/",
     "report/",
@@ -87,13 +89,16 @@ BUDGET = {
 }
 
 #: Imports inside a function that point down in the reading order, each a door with one user.
-DOORS: set[tuple[str, str]] = set()
+DOORS = {
+    ("plumbing/modes.py", "sources/keras.py"),  # a Keras model becomes an nn.Module, if it is one
+    ("ensemble.py", "export/verify.py"),  # PepEnsemble.export
+}
 
 #: Files longer than 400 lines, each with its reason.
 LONG_FILES: dict[str, str] = {}
 
 #: The one file that may use names of PyTorch that begin with an underscore.
-PRIVATE_TORCH = "engines/inference_form.py"
+PRIVATE_TORCH = "perturbation.py"  # torch._foreach_add: one call for all parameters
 
 OPTIONAL = (
     *("matplotlib", "plotly", "timm", "transformers", "keras", "lightning", "pytorch_lightning", "torchvision"),
@@ -293,8 +298,10 @@ def users_of(name: str) -> list[str]:
     found = []
     for file, tree in files().items():
         nodes = [node for statement in at_run_time(tree) for node in ast.walk(statement)]
-        dotted = [ast.unparse(node) for node in nodes if isinstance(node, ast.Attribute)]
-        if any(f"{used}.".startswith(f"{name}.") for used in [*imported_names(nodes), *dotted]):
+        used = list(imported_names(nodes))
+        if name.split(".")[0] in used:
+            used += [ast.unparse(node) for node in nodes if isinstance(node, ast.Attribute)]
+        if any(f"{one}.".startswith(f"{name}.") for one in used):
             found.append(file)
     return found
 
