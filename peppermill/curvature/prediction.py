@@ -10,14 +10,15 @@ import torch
 from torch import Tensor, nn
 
 from peppermill import metrics
-from peppermill import parameters as selection
 from peppermill.curvature.analysis import LocalAnalysis, standard_error
 from peppermill.data import Batches
+from peppermill.engines import engine_named
 from peppermill.likelihood import ensemble_log_likelihood, likelihood_named
 from peppermill.noise import Noise
-from peppermill.old_engines.loop import run_members
-from peppermill.parameters import Selection
+from peppermill.parameters import Selection, select
+from peppermill.passes import Request, run_members
 from peppermill.perturbation import Perturbation
+from peppermill.plumbing.modes import as_network
 from peppermill.plumbing.progress import progress
 from peppermill.predictions import Predictions
 from peppermill.types import Data, Likelihood
@@ -66,22 +67,18 @@ def compare_effects(
         raise ValueError(
             f"`size={size}` must be even and at least 6: the error is computed from the spread of pairs of members."
         )
-    chosen = likelihood_named(likelihood)
-    perturbation = Perturbation(selection.select(model, parameters), Noise(seed=seed), size)
-    batches = Batches(data, model, batch_size=batch_size)
+    network, chosen = as_network(model), likelihood_named(likelihood)
+    perturbation = Perturbation(select(network, parameters), Noise(seed=seed), size)
+    batches = Batches(data, network, batch_size=batch_size)
+    points = []
     with progress(f"{size} members at {len(sigmas)} values of sigma") as tick:
-
-        def members(sigma: float) -> Tensor:
-            return run_members(model, perturbation, sigma, batches, chosen, tick).member_log_likelihoods.cpu()
-
-        base = float(ensemble_log_likelihood(members(0.0)[:1]))
-        measured = [(sigma, _with_error(members(sigma))) for sigma in sigmas]
-    return tuple(
-        EffectPoint(
-            sigma, analysis.predicted_effect(sigma), analysis.predicted_effect_error(sigma), value - base, error
-        )
-        for sigma, (value, error) in measured
-    )
+        request = Request(network, perturbation, chosen, engine_named("loop"), batches, tick)
+        base = float(ensemble_log_likelihood(run_members(request, 0.0).member_log_likelihoods[:1]))
+        for sigma in sigmas:
+            value, error = _with_error(run_members(request, sigma).member_log_likelihoods.cpu())
+            predicted = analysis.predicted_effect(sigma), analysis.predicted_effect_error(sigma)
+            points.append(EffectPoint(sigma, *predicted, value - base, error))
+    return tuple(points)
 
 
 def carried_by(effects: Tensor, predictions: Predictions) -> tuple[Carried, ...]:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from peppermill.data import as_arguments, output_tensor
 from peppermill.engines.network_shell import shell_of
 from peppermill.ensemble import PepEnsemble
-from peppermill.likelihood import temper
+from peppermill.likelihood import mean_prediction, temper
 from peppermill.plumbing.devices import device_of, dtype_of
 from peppermill.plumbing.nested import map_tensors
 from peppermill.types import Inputs, Likelihood
@@ -95,13 +95,12 @@ class EnsembleGraph(nn.Module):
 
     def average(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
         """The averaged prediction of eq. 9, by name."""
-        total = None
+        predictions = []
         for attributes in self.attributes:
             params = {name: getattr(self, attribute) for name, attribute in attributes.items()}
             outputs = output_tensor(torch.func.functional_call(self.code[0], params, args, kwargs))
-            total = self.likelihood.accumulate(total, self.likelihood.predict(outputs))
-        assert total is not None
-        averaged = temper(self.likelihood.average(total, len(self.attributes)), self.temperature)
+            predictions.append(self.likelihood.predict(outputs))
+        averaged = temper(mean_prediction(self.likelihood, torch.stack(predictions)), self.temperature)
         return named_outputs(self.likelihood, self.likelihood.outputs(averaged))
 
     def _hold(self, owner: str, params: Mapping[str, Tensor]) -> dict[str, str]:

@@ -66,16 +66,9 @@ def refuse_absent_packages() -> None:
         raise ImportError(f'writing ONNX needs {", ".join(absent)}: `pip install "peppermill[onnx]"`.')
 
 
-def _logaddexp(first: Tensor, second: Tensor) -> Tensor:
-    return torch.stack([first, second]).logsumexp(dim=0)
-
-
 def _log_sigmoid(logits: Tensor) -> Tensor:
     return logits.clamp(max=0) - (-logits.abs()).exp().log1p()
 
 
-#: torch translates these to ONNX as ln(exp a + exp b) and ln(sigmoid): both give -inf for logarithms below -87.
-STABLE_DECOMPOSITIONS = {
-    torch.ops.aten.logaddexp.default: _logaddexp,
-    torch.ops.aten.log_sigmoid.default: _log_sigmoid,
-}
+#: torch translates log_sigmoid to ONNX as ln(sigmoid), which is -inf for logits below -87.
+STABLE_DECOMPOSITIONS = {torch.ops.aten.log_sigmoid.default: _log_sigmoid}

@@ -194,6 +194,7 @@ def test_estimates_agree_with_curvlinops_on_a_convolutional_network() -> None:
     assert abs(found.laplacian - laplacian) < 2 * found.laplacian_error < 0.2 * abs(laplacian)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("steps", "fresh"), [(15, False), (40, True)])
 def test_two_stated_errors_hold_the_truth_95_times_in_100(steps: int, fresh: bool) -> None:
     """Over 200 seeds; the truth by exact Hessians; near the optimum, and overfitted on fresh items."""

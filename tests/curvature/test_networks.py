@@ -244,6 +244,19 @@ def test_ctrl_c_leaves_the_network_intact(call: int) -> None:
     assert all(value.requires_grad and value.grad is None for value in model.parameters())
 
 
+@pytest.mark.parametrize("norm", [nn.utils.spectral_norm, nn.utils.weight_norm])
+@pytest.mark.filterwarnings("ignore:.*weight_norm.*is deprecated:FutureWarning")
+@pytest.mark.filterwarnings("ignore:There is a performance drop")  # of torch: inside vmap
+def test_the_attributes_of_the_network_are_its_own_afterwards(norm: Callable[[nn.Module], nn.Module]) -> None:
+    """Old weight norms put a tensor into `module.weight` in every call."""
+    model, data = nn.Sequential(nn.Flatten(), norm(nn.Linear(36, 3))).eval(), images()
+    model(data[0])
+    own = [dict(vars(module)) for module in model.modules()]
+    pm.local_analysis(model, data, probes=4)
+    for module, attributes in zip(model.modules(), own, strict=True):
+        assert all(vars(module)[name] is value for name, value in attributes.items())
+
+
 def test_the_global_generator_is_left_alone() -> None:
     state = torch.get_rng_state()
     pm.local_analysis(network().requires_grad_(False), images(), probes=8)
