@@ -258,8 +258,9 @@ def test_the_attributes_of_the_network_are_its_own_afterwards(norm: Callable[[nn
 
 
 def test_the_global_generator_is_left_alone() -> None:
+    model = network().requires_grad_(False)
     state = torch.get_rng_state()
-    pm.local_analysis(network().requires_grad_(False), images(), probes=8)
+    pm.local_analysis(model, images(), probes=8)
     assert torch.equal(torch.get_rng_state(), state)
 
 
