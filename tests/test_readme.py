@@ -99,8 +99,8 @@ def commands(page: Path) -> list[str]:
 def understood(command: Any, words: list[str]) -> bool:
     """Whether click accepts the words, subcommand by subcommand; nothing is run."""
     if isinstance(command, TyperGroup):
-        found = command.get_command(typer.Context(command), words[0])
-        return found is not None and understood(found, words[1:])
+        _, found, rest = command.resolve_command(typer.Context(command), words)
+        return found is not None and understood(found, rest)
     return bool(command.make_context(command.name, words).params)
 
 
