@@ -1,36 +1,40 @@
-"""Honest probabilities from any trained network, without training it again: Parameter Ensembling by Perturbation."""
+"""Honest probabilities from any trained network, without training it again: Parameter Ensembling by Perturbation.
+
+Each public name is imported when it is first used: `import peppermill` alone imports neither torch nor anything else.
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from peppermill import metrics
-from peppermill.curvature.analysis import LocalAnalysis, local_analysis
-from peppermill.datasets.splitting import split_off
-from peppermill.distributed.group import ProcessError, alone
-from peppermill.ensemble import PepEnsemble, load
-from peppermill.evaluation.comparison import Comparison, compare, compare_all
-from peppermill.evaluation.item_effects import Effect, Effects, helped_and_hurt
-from peppermill.evaluation.member_count import SizeCurve, size_curve
-from peppermill.evaluation.overfitting import OverfittingProbe, probe_overfitting
-from peppermill.evaluation.scores import Scores, evaluate
-from peppermill.evaluation.sweep import Sweep, sweep_sigma
-from peppermill.fitting import fit
-from peppermill.likelihood import Bernoulli, Categorical, Gaussian
-from peppermill.predictions import Predictions, predict
-from peppermill.predictors.deep_ensemble import DeepEnsemble
-from peppermill.predictors.mc_dropout import McDropout
-from peppermill.predictors.single_network import SingleNetwork
-from peppermill.predictors.temperature_scaling import Tempered, fit_temperature
-from peppermill.predictors.weight_average import WeightAverage
-from peppermill.report import figures as plots
-from peppermill.report.page import write_report
-from peppermill.report.record import record_run, sweep_around
-from peppermill.report.run import Run, read_run, write_run
-from peppermill.types import Likelihood, PepWarning, Predictor
-
 if TYPE_CHECKING:
+    from peppermill import metrics
+    from peppermill.curvature.analysis import LocalAnalysis, local_analysis
+    from peppermill.datasets.splitting import split_off
+    from peppermill.distributed.group import ProcessError, alone
+    from peppermill.ensemble import PepEnsemble, load
+    from peppermill.evaluation.comparison import Comparison, compare, compare_all
+    from peppermill.evaluation.item_effects import Effect, Effects, helped_and_hurt
+    from peppermill.evaluation.member_count import SizeCurve, size_curve
+    from peppermill.evaluation.overfitting import OverfittingProbe, probe_overfitting
+    from peppermill.evaluation.scores import Scores, evaluate
+    from peppermill.evaluation.sweep import Sweep, sweep_sigma
+    from peppermill.fitting import fit
     from peppermill.integrations.lightning import PepCallback as PepCallback
     from peppermill.integrations.sklearn import PepClassifier as PepClassifier
+    from peppermill.likelihood import Bernoulli, Categorical, Gaussian
+    from peppermill.predictions import Predictions, predict
+    from peppermill.predictors.deep_ensemble import DeepEnsemble
+    from peppermill.predictors.mc_dropout import McDropout
+    from peppermill.predictors.single_network import SingleNetwork
+    from peppermill.predictors.temperature_scaling import Tempered, fit_temperature
+    from peppermill.predictors.weight_average import WeightAverage
+    from peppermill.report import figures as plots
+    from peppermill.report.page import write_report
+    from peppermill.report.record import record_run, sweep_around
+    from peppermill.report.run import Run, read_run, write_run
+    from peppermill.types import Likelihood, PepWarning, Predictor
+
+    __version__: str
 
 __all__ = [
     "Bernoulli",
@@ -79,18 +83,59 @@ __all__ = [
     "write_run",
 ]
 
-#: Names that need an extra, and where they are. Not in `__all__`: `from peppermill import *` works without any extra.
-_WITH_EXTRAS = {
-    "PepCallback": "peppermill.integrations.lightning",
-    "PepClassifier": "peppermill.integrations.sklearn",
+#: Where each public name is defined.
+_NAMES_BY_MODULE = {
+    "curvature.analysis": "LocalAnalysis local_analysis",
+    "datasets.splitting": "split_off",
+    "distributed.group": "ProcessError alone",
+    "ensemble": "PepEnsemble load",
+    "evaluation.comparison": "Comparison compare compare_all",
+    "evaluation.item_effects": "Effect Effects helped_and_hurt",
+    "evaluation.member_count": "SizeCurve size_curve",
+    "evaluation.overfitting": "OverfittingProbe probe_overfitting",
+    "evaluation.scores": "Scores evaluate",
+    "evaluation.sweep": "Sweep sweep_sigma",
+    "fitting": "fit",
+    "likelihood": "Bernoulli Categorical Gaussian",
+    "predictions": "Predictions predict",
+    "predictors.deep_ensemble": "DeepEnsemble",
+    "predictors.mc_dropout": "McDropout",
+    "predictors.single_network": "SingleNetwork",
+    "predictors.temperature_scaling": "Tempered fit_temperature",
+    "predictors.weight_average": "WeightAverage",
+    "report.page": "write_report",
+    "report.record": "record_run sweep_around",
+    "report.run": "Run read_run write_run",
+    "types": "Likelihood PepWarning Predictor",
 }
+_MODULE_OF = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names.split()}
+
+#: Public names that are modules.
+_MODULES = {"metrics": "metrics", "plots": "report.figures"}
+
+#: Names that need an extra. Not in `__all__`: `from peppermill import *` works without any extra.
+_WITH_EXTRAS = {"PepCallback": "integrations.lightning", "PepClassifier": "integrations.sklearn"}
 
 
 def __getattr__(name: str) -> Any:
-    if name in _WITH_EXTRAS:
-        return getattr(import_module(_WITH_EXTRAS[name]), name)
-    raise AttributeError(f"module 'peppermill' has no attribute {name!r}")
+    if name in _MODULES:
+        return import_module(f"peppermill.{_MODULES[name]}")
+    if name == "__version__":
+        return _version()
+    module = _MODULE_OF.get(name) or _WITH_EXTRAS.get(name)
+    if module is None:
+        raise AttributeError(f"module 'peppermill' has no attribute {name!r}")
+    return getattr(import_module(f"peppermill.{module}"), name)
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("peppermill")
+    except PackageNotFoundError:
+        return "from a checkout"
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_WITH_EXTRAS})
+    return sorted([*__all__, *_WITH_EXTRAS, "__version__"])

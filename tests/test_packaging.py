@@ -15,6 +15,8 @@ import peppermill.demo
 
 ROOT = Path(__file__).resolve().parents[1]
 
+pytestmark = pytest.mark.slow
+
 
 def run(*command, **options):
     found = subprocess.run(command, capture_output=True, text=True, check=False, **options)

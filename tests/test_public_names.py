@@ -1,5 +1,7 @@
 """What `import peppermill as pm` offers, pinned: adding a name is a decision, removing one breaks somebody."""
 
+import ast
+import importlib.metadata
 import inspect
 from importlib.resources import files
 
@@ -81,9 +83,29 @@ def test_they_stand_in_order():
     assert sorted(pm.__all__, key=lambda name: (name.islower(), name)) == pm.__all__
 
 
-def test_names_that_need_an_extra_are_listed_too():
-    assert set(dir(pm)) >= {*NAMES, *WITH_EXTRAS}
-    assert sorted(pm._WITH_EXTRAS) == WITH_EXTRAS
+def test_editors_are_offered_the_public_names_and_nothing_else():
+    assert dir(pm) == sorted([*NAMES, *WITH_EXTRAS, "__version__"])
+
+
+def test_type_checkers_see_the_same_names_in_the_same_modules():
+    """The imports under TYPE_CHECKING, by name, give the objects that the lazy imports give."""
+    tree = ast.parse((files("peppermill") / "__init__.py").read_text(encoding="utf-8"))
+    [block] = [node for node in tree.body if isinstance(node, ast.If)]
+    found = {
+        (alias.asname or alias.name): (node.module, alias.name)
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert sorted(found) == sorted([*NAMES, *WITH_EXTRAS])
+    for name, (module, attribute) in found.items():
+        where = importlib.import_module(module)
+        expected = getattr(where, attribute, None) or importlib.import_module(f"{module}.{attribute}")
+        assert getattr(pm, name) is expected
+
+
+def test_the_version_is_that_of_the_installed_package():
+    assert pm.__version__ in (importlib.metadata.version("peppermill"), "from a checkout")
 
 
 def test_a_name_that_is_not_there_is_missed_as_in_any_module():

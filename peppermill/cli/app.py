@@ -1,63 +1,112 @@
-"""`peppermill`: the commands, together."""
+"""`peppermill`: the table of commands. A command's module, and with it torch, is imported when the command is used."""
 
 from __future__ import annotations
 
+import functools
 import sys
-from typing import Annotated
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
+from typer.main import get_command
 
-from peppermill.cli import (
-    console,
-    curvature,
-    demo,
-    evaluate,
-    export,
-    fit,
-    info,
-    member_count,
-    overfitting,
-    paper,
-    predict,
-    report,
-    sweep,
-)
-from peppermill.recipe import versions
+from peppermill.cli import console, torchrun
+
+
+@dataclass(frozen=True)
+class Row:
+    """A command: its module in `peppermill.cli`, its line in `peppermill --help`, and whether processes share it."""
+
+    module: str
+    help: str
+    shared: bool = False
+
+
+#: A new command is one file with `command` and `EXAMPLES`, and one row here.
+COMMANDS = {
+    "demo": Row("demo", "Calibrate the embedded network and write a report: the whole job in a minute."),
+    "fit": Row("fit", "Find sigma on validation data and write the ensemble, pep.json.", shared=True),
+    "evaluate": Row("evaluate", "Score the network, and the ensemble beside it, on labelled data.", shared=True),
+    "predict": Row("predict", "Write probabilities for every item into an npz file.", shared=True),
+    "export": Row("export", "Write the ensemble as one file for torch.export or ONNX."),
+    "sweep": Row("sweep", "Compute L(sigma) and every score along a grid of sigma.", shared=True),
+    "curvature": Row("curvature", "Predict the PEP effect from the curvature at the network's weights."),
+    "probe": Row("overfitting", "Relate overfitting to sigma*, PEP effect and curvature over checkpoints."),
+    "size": Row("member_count", "Show how the NLL depends on the number of members."),
+    "report": Row("report", "Turn run files into one HTML page."),
+    "info": Row("info", "Show what a pep.json or a run.json holds."),
+}
+
+
+class Commands(TyperGroup):
+    """The group of commands: it imports the one that runs, and turns every mistake into one line and an exit code."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, load(name) if name in COMMANDS else command, rest
+
+    def main(self, *args: Any, **options: Any) -> Any:
+        with torchrun.silence_others():
+            try:
+                code = super().main(*args, **{**options, "standalone_mode": False})
+            except Exception as error:
+                if console.debug["on"] and not isinstance(error, console.UsageError):
+                    raise
+                code = console.complain_of(error)
+            if code == console.INTERRUPTED:
+                console.complain("interrupted: no file was left half-written, and what was finished is kept.")
+        if options.get("standalone_mode", True):
+            sys.exit(code)
+        return code
+
+
+def load(name: str) -> Any:
+    """Import a command's module and build the command with all its options."""
+    row = COMMANDS[name]
+    module = import_module(f"peppermill.cli.{row.module}")
+
+    @functools.wraps(module.command)
+    def run(*args: Any, **given: Any) -> None:
+        with console.notes(), torchrun.processes(row.shared, given.get("device", "cpu")) as works:
+            if works:
+                module.command(*args, **given)
+
+    single = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
+    single.command(name, epilog=module.EXAMPLES)(run)
+    return get_command(single)
+
 
 app = typer.Typer(
     name="peppermill",
-    cls=console.Commands,
+    cls=Commands,
     help="Honest probabilities from any trained network, without training it again (PEP, NeurIPS 2020).",
     epilog="Start with `peppermill demo`.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-
-SHARED = {"fit", "evaluate", "predict", "sweep"}  # under torchrun, by all processes
-
-for name, module in {
-    "demo": demo,
-    "fit": fit,
-    "evaluate": evaluate,
-    "predict": predict,
-    "export": export,
-    "sweep": sweep,
-    "curvature": curvature,
-    "probe": overfitting,
-    "size": member_count,
-    "report": report,
-    "info": info,
-}.items():
-    app.command(name, epilog=module.EXAMPLES)(console.plain_errors(module.command, shared=name in SHARED))
-
-app.add_typer(paper.app)
+for name, row in COMMANDS.items():
+    app.command(name, short_help=row.help)(lambda: None)  # `resolve_command` replaces it
 
 
-def _show_version(asked: bool) -> None:
+@app.command(
+    "paper",
+    hidden=True,
+    add_help_option=False,
+    context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+)
+def paper() -> None:
+    """Say where the paper's experiments are now."""
+    raise ValueError(
+        "`peppermill paper` moved out of the package: in a clone of the repository run `python -m experiments table2`."
+    )
+
+
+def show_version(asked: bool) -> None:
     if asked:
-        console.say(f"peppermill {versions()['peppermill']}")
+        console.say(f"peppermill {import_module('peppermill').__version__}")
         raise typer.Exit()
 
 
@@ -65,10 +114,10 @@ def _show_version(asked: bool) -> None:
 def options(
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
     version: Annotated[
-        bool, typer.Option("--version", help="Show the version and stop.", is_eager=True, callback=_show_version)
+        bool, typer.Option("--version", help="Show the version and stop.", is_eager=True, callback=show_version)
     ] = False,
 ) -> None:
-    """What stands before the name of a command."""
+    """The options before the name of a command."""
     console.debug["on"] = debug
 
 
@@ -77,4 +126,5 @@ def main() -> None:
     arguments = sys.argv[1:]
     if "--debug" in arguments:
         arguments = ["--debug", *(argument for argument in arguments if argument != "--debug")]
+    console.harden_streams()
     app(arguments)

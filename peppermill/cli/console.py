@@ -1,95 +1,67 @@
-"""What every command shares: how it speaks, and how it fails."""
+"""What every command shares: how it prints, where it writes, and how it fails."""
 
 from __future__ import annotations
 
-import functools
+import os
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from traceback import walk_tb
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
-from typer.core import TyperGroup
 
-from peppermill.cli.torchrun import Ended, heeding_launcher, in_processes, quiet_but_the_first, speaks
-from peppermill.processes.messages import ProcessError
-from peppermill.report import table
-from peppermill.types import PepWarning
+from peppermill.cli import torchrun
+from peppermill.plumbing.files import refuse_unwritable
 
-Command = TypeVar("Command", bound=Callable[..., Any])
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from peppermill.report.run import Run
 
 UsageError: type[Exception] = typer.BadParameter.__base__  # type: ignore[assignment]  # typer does not export it
+INTERRUPTED = 130  # the exit code after Ctrl-C
 
 debug = {"on": False}
 
 
-class Commands(TyperGroup):
-    """A group of commands in which what cannot be parsed gets one line, as every other mistake does."""
-
-    def main(self, *args: Any, **options: Any) -> Any:
-        try:
-            with quiet_but_the_first():
-                code = super().main(*args, **{**options, "standalone_mode": False})
-        except UsageError as error:
-            _complain_of_usage(error)
-            code = 2
-        if options.get("standalone_mode", True):
-            sys.exit(code)
-        return code
+def harden_streams() -> None:
+    """Make every text printable: by a terminal without Greek letters, and by a closed stream, which swallows it."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
+        getattr(sys, name).reconfigure(errors="replace")
 
 
-_plain = functools.partial(Console, highlight=False, emoji=False)  # or `hf:cat:test` has an animal in it
+def show(content: Any, **options: Any) -> None:
+    """Print results; at 140 characters if there is no terminal to ask.
 
-
-def out() -> Console:
-    """Where results go; wide enough for the table where there is no terminal to ask."""
-    return _plain(width=None if sys.stdout.isatty() else 140, soft_wrap=False)
+    If nobody reads them any more, as after `| head`, the command goes on: it still has files to write.
+    """
+    console = Console(width=None if sys.stdout.isatty() else 140, highlight=False, emoji=False)
+    with console.capture() as captured:
+        console.print(content, **options)
+    try:
+        sys.stdout.write(captured.get())
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def say(text: str) -> None:
-    """A line of results, never broken: what it says may be meant to be copied."""
-    out().print(text, markup=False, soft_wrap=True)
-
-
-def plain_errors(command: Command, shared: bool = False) -> Command:
-    """A mistake of the user's gets a line or two and exit code 2; Ctrl-C gets 130; `--debug` gets the traceback.
-
-    Of several processes all run a command whose work is `shared`, and the first any other; the first speaks.
-    """
-    run = in_processes(command, shared)
-
-    @functools.wraps(command)
-    @heeding_launcher()
-    def guarded(*args: Any, **kwargs: Any) -> Any:
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("always", PepWarning)
-                warnings.showwarning = _note
-                return run(*args, **kwargs)
-        except KeyboardInterrupt as error:
-            _complain("interrupted: no file was left half-written, and what was finished is kept.", error)
-            raise typer.Exit(130) from None
-        except Ended as error:
-            _complain("ended by SIGTERM: another process was lost, or the job was ended from outside.", error)
-            raise typer.Exit(143) from None
-        except (typer.Exit, typer.Abort):
-            raise
-        except Exception as error:
-            if debug["on"]:
-                raise
-            _complain(_one_line(error), error)
-            raise typer.Exit(2) from None
-
-    return guarded  # type: ignore[return-value]
+    """Print a line of results; it is never wrapped, because users copy commands from it."""
+    show(text, markup=False, soft_wrap=True)
 
 
 def show_methods(content: Mapping[str, Any]) -> None:
-    """The table of methods of a run."""
+    """Print the table of methods of a run."""
+    from peppermill.report import table
+
     shown = Table(
         title=escape(content["title"]),
         caption=escape(table.caption(content)),
@@ -100,47 +72,99 @@ def show_methods(content: Mapping[str, Any]) -> None:
         shown.add_column(title, no_wrap=True)
     for cells in table.rows(content):
         shown.add_row(*(escape("\n".join(part for part in cell if part)) for cell in cells), end_section=True)
-    out().print(shown)
+    show(shown)
 
 
 def show_sweep(content: Mapping[str, Any]) -> None:
-    """The points of a sweep, the best in bold."""
+    """Print the points of a sweep, the best in bold."""
+    from peppermill.report import table
+
     shown = Table(*table.sweep_header(content))
     best = max(point["log_likelihood"] for point in content["points"] if point["log_likelihood"] is not None)
     for point in content["points"]:
-        cells = table.sweep_cells(point)
-        shown.add_row(*cells, style="bold" if point["log_likelihood"] == best else None)
-    out().print(shown)
+        shown.add_row(*table.sweep_cells(point), style="bold" if point["log_likelihood"] == best else None)
+    show(shown)
 
 
-def _complain(message: str, error: BaseException | None = None) -> None:
-    if speaks(error):
-        _plain(stderr=True, soft_wrap=True).print(f"[bold red]error:[/] {escape(message)}")
+def refuse_outputs(out: Path | None, picture: Path | None) -> None:
+    """Raise before the work if its results could not be written after it."""
+    from peppermill.report.figures import refuse_other_formats
+
+    refuse_unwritable(out)
+    if picture:
+        refuse_unwritable(picture)
+        refuse_other_formats(picture)
 
 
-def _complain_of_usage(error: Any) -> None:
-    """Nothing where a command without arguments has shown its help already. All processes have the same mistake."""
-    message = " ".join(error.format_message().split()).rstrip(".")
-    if message:
-        command = error.ctx.command_path if error.ctx else "peppermill"
+def deliver(
+    show_results: Callable[[], None],
+    out: Path | None,
+    run: Callable[[], Run],
+    picture: Path | None,
+    draw: Callable[[], Figure],
+) -> None:
+    """Write the run file and the picture, if they are asked for, and then print.
+
+    In this order, because a broken pipe, or a full disk under a log, must not lose the results.
+    """
+    from peppermill.report.figures import save_figure
+    from peppermill.report.run import write_run
+
+    if out:
+        write_run(run(), out)
+    if picture:
+        save_figure(draw(), picture)
+    show_results()
+    for path in filter(None, (out, picture)):
+        say(f"wrote {path}")
+
+
+@contextmanager
+def notes() -> Iterator[None]:
+    """Print the library's warnings as notes, one line each."""
+    from peppermill.types import PepWarning
+
+    def note(message: Warning | str, *_: Any, **__: Any) -> None:
+        if torchrun.launched_rank() == 0:
+            print_error(f"[yellow]note:[/] {escape(str(message))}")
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", PepWarning)
+        warnings.showwarning = note
+        yield
+
+
+def print_error(markup: str) -> None:
+    Console(stderr=True, highlight=False, emoji=False, soft_wrap=True).print(markup)
+
+
+def complain(message: str) -> None:
+    print_error(f"[bold red]error:[/] {escape(message)}")
+
+
+def complain_of(error: Exception) -> int:
+    """Report an error in one line and return the exit code."""
+    if isinstance(error, typer.Abort):  # Ctrl-C, in older versions of typer
+        return INTERRUPTED
+    if not isinstance(error, UsageError):
+        complain(_one_line(error))
+        return 2
+    message = " ".join(error.format_message().split()).rstrip(".")  # type: ignore[attr-defined]
+    if message and torchrun.launched_rank() == 0:  # without arguments, the help was shown and the message is empty
+        context = error.ctx  # type: ignore[attr-defined]
+        command = context.command_path if context else "peppermill"
         colon = "" if message.endswith("?") else ":"
-        _complain(f"{message[0].lower()}{message[1:]}{colon} `{command} --help` shows what there is.")
+        complain(f"{message[0].lower()}{message[1:]}{colon} see `{command} --help`.")
+    return 2
 
 
 def _one_line(error: Exception) -> str:
-    expected = isinstance(error, (OSError, ImportError, ProcessError)) or (
-        isinstance(error, (ValueError, TypeError)) and _is_ours(error)
+    """The message of an error; with its type, if it is not one that this package wrote for the user."""
+    *_, (frame, _) = walk_tb(error.__traceback__)
+    ours = frame.f_code.co_filename.startswith(str(Path(__file__).parents[1]))
+    own_type = type(error).__module__.startswith("peppermill.")
+    expected = (
+        own_type or isinstance(error, (OSError, ImportError)) or (ours and isinstance(error, (ValueError, TypeError)))
     )
     message = " ".join(str(error).split()) or type(error).__name__
     return message if expected else f"{type(error).__name__}: {message} (`peppermill --debug ...` shows where.)"
-
-
-def _is_ours(error: Exception) -> bool:
-    """Whether this package raised it, with words for the user: a network may raise a ValueError of its own."""
-    *_, (frame, _) = walk_tb(error.__traceback__)
-    return frame.f_code.co_filename.startswith(str(Path(__file__).parents[1]))
-
-
-def _note(message: Warning | str, *_: Any, **__: Any) -> None:
-    if speaks():
-        _plain(stderr=True, soft_wrap=True).print(f"[yellow]note:[/] {escape(str(message))}")

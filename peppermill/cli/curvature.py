@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 
-from peppermill.cli import options
-from peppermill.cli import which_items as items
-from peppermill.cli.console import out as console
-from peppermill.cli.console import say
-from peppermill.cli.outputs import refuse_outputs, write_outputs
+from peppermill.cli import options, which_items
+from peppermill.cli.console import deliver, refuse_outputs, say, show
 from peppermill.curvature.analysis import LocalAnalysis, local_analysis
 from peppermill.curvature.prediction import Carried, EffectPoint, carried_by, compare_effects
 from peppermill.predictions import predict
@@ -24,17 +20,18 @@ EXAMPLES = (
     "peppermill curvature python:my_models:resnet npz:validation.npz --weights resnet.safetensors --probes 32 "
     "--picture effect.png"
 )
-GRID = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0)  # in units of the end of the believable range
+GRID = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0)  # in units of the largest believable sigma
 
 
 def command(
+    context: typer.Context,
     model: options.Model,
     data: options.Data,
     weights: options.Weights = None,
     probes: Annotated[int, typer.Option(help="Random directions; errors fall with their square root.")] = 16,
-    sigmas: Annotated[str | None, typer.Option(help="Values separated by commas; found by itself when absent.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Also write the analysis as JSON.")] = None,
-    picture: Annotated[Path | None, typer.Option(help="Also draw the two curves: .png, .svg or .pdf.")] = None,
+    sigmas: options.Sigmas = None,
+    out: options.RunFile = None,
+    picture: options.Picture = None,
     parameters: options.Parameters = "kernels",
     size: Annotated[int, typer.Option(help="Members of the ensemble that is measured: pairs, so an even number.")] = 20,
     seed: options.Seed = 0,
@@ -42,22 +39,27 @@ def command(
     batch_size: options.BatchSize = 500,
     device: options.Device = "cpu",
 ) -> None:
-    """Laplacian, Fisher trace and effect rate at the network's weights; predicted beside measured PEP effect."""
+    """Show Laplacian, Fisher trace and effect rate at the network's weights; predicted beside measured PEP effect."""
     refuse_outputs(out, picture)
     source = options.source(model, weights, device)
-    network, labelled = source.model, items.labelled(data, source)
-    shared: dict[str, Any] = {"parameters": parameters, "likelihood": likelihood, "batch_size": batch_size}
-    analysis = local_analysis(network, labelled, probes=probes, seed=seed, **shared)
+    network, labelled = source.model, which_items.labelled(data, source)
+    analysis = local_analysis(network, labelled, **options.arguments_of(local_analysis, context))
     upper = analysis.believable_range[1]
     grid = options.numbers(sigmas, "--sigmas") if sigmas else [upper * step for step in GRID]
-    points = compare_effects(analysis, network, labelled, grid, size=size, seed=seed, **shared)
+    points = compare_effects(analysis, network, labelled, grid, **options.arguments_of(compare_effects, context))
     carried = carried_by(analysis.item_rates, predict(network, labelled, likelihood=likelihood))
-    _show_analysis(analysis)
-    _show_effects(points, analysis)
-    _show_carried(carried)
-    settings = {"model": model, "data": data, "probes": probes, "size": size, "parameters": parameters}
+
+    def show_results() -> None:
+        _show_analysis(analysis)
+        _show_effects(points, analysis)
+        for part in carried:
+            rate = f"carry {100 * part.share:.0f} % of the effect rate"
+            say(f"the {100 * part.fraction:.1f} % of items {part.who} {rate}")
+
     title, panel = f"curvature of {model} on {data}", _panel(analysis, points, carried)
-    write_outputs(
+    settings = options.settings(context, "model", "data", "probes", "size", "parameters")
+    deliver(
+        show_results,
         out,
         lambda: Run(title, settings, (), provenance=provenance(seed, network), curvature=panel),
         picture,
@@ -75,7 +77,7 @@ def _show_analysis(found: LocalAnalysis) -> None:
     ):
         shown = "exact" if error == 0 else f"{error:.3g}"
         table.add_row(name, f"{value:.5g}", shown, f"{value / found.items:.4g}")
-    console().print(table)
+    show(table)
     say(
         f"{found.items:,} items, {found.dimensions:,} perturbed numbers, {found.probes} probes; the prediction is "
         f"believable up to sigma = {found.believable_range[1]:.3g}"
@@ -91,16 +93,11 @@ def _show_effects(points: tuple[EffectPoint, ...], found: LocalAnalysis) -> None
             f"{p.measured:.4g} ± {p.measured_error:.2g}",
             "yes" if p.sigma <= found.believable_range[1] * (1 + 1e-9) else "no",
         )
-    console().print(table)
-
-
-def _show_carried(carried: tuple[Carried, ...]) -> None:
-    for part in carried:
-        say(f"the {100 * part.fraction:.1f} % of items {part.who} carry {100 * part.share:.0f} % of the effect rate")
+    show(table)
 
 
 def _panel(found: LocalAnalysis, points: tuple[EffectPoint, ...], carried: tuple[Carried, ...]) -> dict[str, Any]:
-    """Everything but the items' own rates, which would fill the file; one list for each column of the table."""
+    """The numbers of the report's panel; without the rate of each item, which would fill the file."""
     numbers = {name: value for name, value in vars(found).items() if name != "item_rates"}
     columns = ("predicted", "predicted_error", "measured", "measured_error")
     return {

@@ -13,10 +13,10 @@ from peppermill.cli.console import say, show_methods
 from peppermill.fitting import fit
 from peppermill.plumbing.files import refuse_unwritable
 from peppermill.predictors.temperature_scaling import fit_temperature
-from peppermill.report import figures as plots
+from peppermill.report import figures
 from peppermill.report.page import write_report
 from peppermill.report.record import record_run, sweep_around
-from peppermill.report.run import Run, plain, write_run
+from peppermill.report.run import plain, write_run
 
 EXAMPLES = "peppermill demo --out peppermill-demo"
 
@@ -35,55 +35,44 @@ def command(
         "The network: a small CNN trained on Fashion-MNIST. Tuning on 5,000 images it has never seen, testing on "
         "5,000 others."
     )
-
     tempered = fit_temperature(network, validation)
     both = fit(network, validation, size=size, seed=seed, temperature=True)
     pep = both.without_temperature()
     say(
         f"found sigma = {pep.sigma:.4g} for PEP; sigma = {both.sigma:.4g} and T = {both.temperature:.3g} tuned together"
     )
-
+    sweep = sweep_around(pep, validation)
     run = record_run(
         {"network": network, "temperature scaling": tempered, "PEP": pep, "PEP with temperature": both},
         test,
         title="The embedded network on Fashion-MNIST",
-        sweep=sweep_around(pep, validation),
+        sweep=sweep,
         class_names=peppermill.demo.CLASS_NAMES,
         settings={"model": "embedded network", "data": "Fashion-MNIST, 5,000 images to tune on and 5,000 to test on"},
         seed=seed,
     )
-
     pep.save(out / "pep.json")
     both.save(out / "pep-temperature.json")
     write_run(run, out / "run.json")
-    show_methods(plain(run))
-    pictures = _draw(run, pep.sigma, out)
-    say(f"wrote {out}/: pep.json, pep-temperature.json, run.json{pictures} ({time.monotonic() - start:.0f} s)")
-    say(_NEXT)
-    say(_report(run, out / "report.html"))
-
-
-def _draw(run: Run, sigma: float, out: Path) -> str:
-    """Draw the two pictures, or say what is missing for them."""
     shown = {method.name: method.reliability for method in run.methods if method.reliability}
     try:
-        plots.save_figure(plots.sigma_curve(run.sweep, sigma), out / "sigma.png")  # type: ignore[arg-type]
-        plots.save_figure(plots.reliability_diagrams(shown), out / "reliability.png")
+        figures.save_figure(figures.sigma_curve(sweep, pep.sigma), out / "sigma.png")
+        figures.save_figure(figures.reliability_diagrams(shown), out / "reliability.png")
+        pictures = ", sigma.png, reliability.png"
     except ImportError as error:
-        return f"; no pictures, for {error}"
-    return ", sigma.png, reliability.png"
-
-
-def _report(run: Run, path: Path) -> str:
-    """Write the report, or say what is missing for it."""
+        pictures = f"; no pictures, because {error}"
     try:
-        write_report(run, path)
+        write_report(run, out / "report.html")
+        ending = f"Open {out / 'report.html'} in a browser: the whole result on one page."
     except ImportError as error:
-        return f"no report, for {error}"
-    return f"Open {path} in a browser: the whole result on one page."
+        ending = f"no report, because {error}"
+    show_methods(plain(run))
+    say(f"wrote {out}/: pep.json, pep-temperature.json, run.json{pictures} ({time.monotonic() - start:.0f} s)")
+    say(NEXT_STEPS)
+    say(ending)
 
 
-_NEXT = """
+NEXT_STEPS = """
 Your own model, in Python:
 
     import peppermill as pm

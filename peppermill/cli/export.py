@@ -8,12 +8,12 @@ from typing import Annotated, Any
 import torch
 import typer
 
-from peppermill.cli import options
-from peppermill.cli import which_items as items
+from peppermill.cli import options, which_items
 from peppermill.cli.console import say
-from peppermill.data import Batches, map_tensors
+from peppermill.data import Batches
+from peppermill.ensemble import load
 from peppermill.export.verify import format_of
-from peppermill.sources.source import Source
+from peppermill.plumbing.nested import map_tensors
 
 EXAMPLES = (
     "peppermill export python:my_models:resnet --weights resnet.safetensors --pep pep.json --out model.onnx --example "
@@ -23,7 +23,7 @@ EXAMPLES = (
 
 def command(
     model: options.Model,
-    pep: Annotated[Path, typer.Option(help="The ensemble, which `peppermill fit` wrote.")],
+    pep: options.RequiredPep,
     weights: options.Weights = None,
     out: Annotated[Path, typer.Option(help="Where to write: .pt2 for torch.export, .onnx for ONNX.")] = Path(
         "model.pt2"
@@ -32,7 +32,7 @@ def command(
         str | None, typer.Option(metavar="DATA", help="Data like those that the file will see; two items are read.")
     ] = None,
     shape: Annotated[
-        str | None, typer.Option(help="In place of --example, the shape of one input of numbers: 3,224,224.")
+        str | None, typer.Option(help="In place of --example, the shape of one numeric input: 3,224,224.")
     ] = None,
     device: options.Device = "cpu",
 ) -> None:
@@ -41,33 +41,22 @@ def command(
     It is compared with the ensemble on the example before it is written.
     """
     format_of(out)
-    _refuse_both(example, shape)
-    shaped = _of_shape(shape) if shape else None
+    if (example is None) == (shape is None):
+        raise ValueError("give either `--example DATA` or `--shape 3,224,224`, to say what the network's inputs are.")
+    inputs: Any = _random_inputs(shape) if shape else None
     source = options.source(model, weights, device)
-    inputs = _of_data(str(example), source) if shaped is None else shaped
-    found = options.ensemble(pep, source.model, None, "loop", None)
-    assert found is not None
-    found.export(out, inputs)
-    members = found.size if found.sigma else 1
+    if example:
+        labelled = which_items.labelled(example, source)
+        first, _ = next(iter(Batches(labelled, argument="example", batch_size=2)))
+        inputs = map_tensors(lambda t: t[:2], first)
+    ensemble = load(pep, source.model, engine="loop")
+    ensemble.export(out, inputs)
+    members = ensemble.size if ensemble.sigma else 1
     say(f"wrote {out}: {members} member{'s' * (members > 1)}, {out.stat().st_size / 1e6:.1f} MB")
 
 
-def _refuse_both(example: str | None, shape: str | None) -> None:
-    if (example is None) == (shape is None):
-        raise ValueError("give either `--example DATA` or `--shape 3,224,224`, to say what the network's inputs are.")
-
-
-def _of_shape(shape: str) -> Any:
-    return torch.randn(2, *_whole_numbers(shape), generator=torch.Generator().manual_seed(0))
-
-
-def _of_data(example: str, source: Source) -> Any:
-    inputs, _ = next(iter(Batches(items.labelled(example, source), argument="example", batch_size=2)))
-    return map_tensors(lambda t: t[:2], inputs)
-
-
-def _whole_numbers(text: str) -> list[int]:
-    found = options.numbers(text, "--shape")
-    if any(number < 1 or number != int(number) for number in found):
-        raise ValueError(f"`--shape {text}` must be whole numbers separated by commas, as in 3,224,224.")
-    return [int(number) for number in found]
+def _random_inputs(shape: str) -> torch.Tensor:
+    numbers = options.numbers(shape, "--shape")
+    if any(number < 1 or number != int(number) for number in numbers):
+        raise ValueError(f"`--shape {shape}` must be whole numbers separated by commas, as in 3,224,224.")
+    return torch.randn(2, *map(int, numbers), generator=torch.Generator().manual_seed(0))

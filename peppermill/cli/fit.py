@@ -9,13 +9,12 @@ from typing import Annotated
 
 import typer
 
-from peppermill.cli import options
-from peppermill.cli import which_items as items
+from peppermill.cli import options, which_items
 from peppermill.cli.console import say
+from peppermill.distributed.group import rank
 from peppermill.ensemble import PepEnsemble
 from peppermill.fitting import fit
 from peppermill.plumbing.files import refuse_unwritable
-from peppermill.processes.group import rank
 
 EXAMPLES = (
     "peppermill fit python:my_models:resnet npz:validation.npz --weights resnet.safetensors --temperature --out "
@@ -24,12 +23,13 @@ EXAMPLES = (
 
 
 def command(
+    context: typer.Context,
     model: options.Model,
     data: options.Data,
     out: Annotated[Path, typer.Option(help="Where to write the ensemble.")] = Path("pep.json"),
     weights: options.Weights = None,
     validation: Annotated[
-        int | None, typer.Option(help="Tune on so many items of DATA; `evaluate` then tests on the others.")
+        int | None, typer.Option(help="Tune on this many items of DATA; `evaluate` then tests on the others.")
     ] = None,
     split_seed: Annotated[int, typer.Option(help="The seed by which --validation draws its items.")] = 0,
     temperature: Annotated[bool, typer.Option("--temperature", help="Tune a temperature together with sigma.")] = False,
@@ -39,7 +39,9 @@ def command(
     antithetic: options.Antithetic = True,
     seed: options.Seed = 0,
     lower: Annotated[float | None, typer.Option(help="Search sigma from here.")] = None,
-    upper: Annotated[float | None, typer.Option(help="Search sigma up to here; found by itself when absent.")] = None,
+    upper: Annotated[
+        float | None, typer.Option(help="Search sigma up to here; chosen automatically by default.")
+    ] = None,
     search: Annotated[
         str | None, typer.Option(help="quick (at most five passes of all members, six with T) or golden (the paper's).")
     ] = None,
@@ -55,25 +57,8 @@ def command(
     """Find the size of the noise on validation data and write the ensemble, a few hundred bytes."""
     refuse_unwritable(out)
     source = options.source(model, weights, device)
-    labelled, split = items.tuning(data, source, validation, split_seed, batch_size)
-    pep = fit(
-        source.model,
-        labelled,
-        parameters=parameters,
-        size=size,
-        noise=noise,
-        antithetic=antithetic,
-        seed=seed,
-        lower=lower,
-        upper=upper,
-        search=search,
-        iterations=iterations,
-        temperature=temperature,
-        likelihood=likelihood,
-        batch_size=batch_size,
-        engine=engine,
-        precision=precision,
-    )
+    labelled, split = which_items.tuning(data, source, validation, split_seed, batch_size)
+    pep = fit(source.model, labelled, **options.arguments_of(fit, context))
     if rank():
         return
     pep = PepEnsemble(pep.model, replace(pep.recipe, split=split))

@@ -1,4 +1,4 @@
-"""`peppermill info`: what a file holds, in words."""
+"""`peppermill info`: what a file holds."""
 
 from __future__ import annotations
 
@@ -10,31 +10,21 @@ import typer
 
 from peppermill import recipe
 from peppermill.cli.console import say, show_methods, show_sweep
-from peppermill.plumbing.files import read_json
+from peppermill.plumbing.files import read_json, read_object
 from peppermill.report import run as results
 
 EXAMPLES = "peppermill info pep.json"
 
 
 def command(path: Annotated[Path, typer.Argument(metavar="FILE", help="A pep.json or a run.json.")]) -> None:
-    """Say what an ensemble or a run file holds; neither model nor data are needed."""
-    show, content = (
-        (_show_run, results.read_run(path))
-        if _kind(path) == results.KIND
-        else (_show_ensemble, read_json(path, recipe.KIND, recipe.VERSION))
-    )
+    """Show what an ensemble or a run file holds; neither model nor data are needed."""
+    found = read_object(path)
+    is_run = isinstance(found, dict) and found.get("format") == results.KIND
+    content = results.read_run(path) if is_run else read_json(path, recipe.KIND, recipe.VERSION)
     try:
-        show(content)
+        (_show_run if is_run else _show_ensemble)(content)
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise ValueError(f"{path} is damaged ({type(error).__name__}: {error}): write it again.") from error
-
-
-def _kind(path: Path) -> Any:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return content.get("format") if isinstance(content, dict) else None
 
 
 def _show_run(content: dict[str, Any]) -> None:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.table import Table
 
-from peppermill.cli import options
-from peppermill.cli import which_items as items
-from peppermill.cli.console import out as console
-from peppermill.cli.console import say
-from peppermill.cli.outputs import refuse_outputs, write_outputs
+from peppermill.cli import options, which_items
+from peppermill.cli.console import deliver, refuse_outputs, say, show
 from peppermill.data import Batches
 from peppermill.ensemble import load
 from peppermill.evaluation.member_count import SizeCurve, size_curve
@@ -27,28 +23,28 @@ EXAMPLES = (
 
 
 def command(
+    context: typer.Context,
     model: options.Model,
     data: options.Data,
-    pep: Annotated[Path, typer.Option(help="An ensemble that `peppermill fit` wrote.")],
-    loss: Annotated[float, typer.Option(help="What may be lost of the NLL.")] = 0.001,
+    pep: options.RequiredPep,
+    loss: Annotated[float, typer.Option(help="The loss in NLL that you accept.")] = 0.001,
     weights: options.Weights = None,
-    out: Annotated[Path | None, typer.Option(help="Also write the curve as JSON, for `peppermill report`.")] = None,
-    picture: Annotated[Path | None, typer.Option(help="Also draw the curve: .png, .svg or .pdf.")] = None,
-    seed: Annotated[int, typer.Option(help="The seed of the bootstrap.")] = 0,
+    out: options.RunFile = None,
+    picture: options.Picture = None,
+    seed: options.BootstrapSeed = 0,
     batch_size: options.BatchSize = 500,
     device: options.Device = "cpu",
 ) -> None:
-    """NLL against the number of members, from one pass of those at hand, and how many are enough."""
+    """Show the NLL against the number of members, from one pass of those in the ensemble, and how many are enough."""
     refuse_outputs(out, picture)
     source = options.source(model, weights, device)
     network = source.model
     ensemble = load(pep, network)
-    curve = size_curve(ensemble, Batches(items.labelled(data, source), network, batch_size=batch_size), seed=seed)
-    enough = curve.smallest(loss)
-    _show(curve)
-    say(f"{enough} of {ensemble.size} members lose at most {loss:g} of the NLL on these {curve.items:,} items")
-    settings = {"model": model, "data": data, "weights": str(weights) if weights else None, "pep": str(pep)}
-    write_outputs(
+    labelled = which_items.labelled(data, source)
+    curve = size_curve(ensemble, Batches(labelled, network, batch_size=batch_size), seed=seed)
+    settings = options.settings(context, "model", "data", "weights", "pep")
+    deliver(
+        lambda: _show(curve, loss),
         out,
         lambda: Run(f"size of {pep}", settings, (), provenance=provenance(seed, network), sizes=curve),
         picture,
@@ -56,8 +52,11 @@ def command(
     )
 
 
-def _show(curve: SizeCurve) -> None:
-    table = Table("members", "NLL", f"lost against {curve.sizes[-1]}")
+def _show(curve: SizeCurve, loss: float) -> None:
+    most = curve.sizes[-1]
+    table = Table("members", "NLL", f"lost against {most}")
     for size, nll, lost in zip(curve.sizes, curve.nll, curve.loss, strict=True):
         table.add_row(f"{size}", *(f"{e.value:.4f} [{e.lower:.4f}, {e.upper:.4f}]" for e in (nll, lost)))
-    console().print(table)
+    show(table)
+    few = curve.smallest(loss)
+    say(f"{few} of {most} members lose at most {loss:g} of the NLL on these {curve.items:,} items")

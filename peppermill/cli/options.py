@@ -1,22 +1,33 @@
-"""The arguments and options that several commands share, each said once."""
+"""The arguments and options that several commands share, each declared once; their help lists the registries' rows."""
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 import typer
 from torch import nn
 
 from peppermill.cli.torchrun import own_gpu
+from peppermill.engines import ENGINES, engine_named
 from peppermill.ensemble import PepEnsemble, load
-from peppermill.old_engines.choose import engine_of
+from peppermill.likelihood import LIKELIHOODS
+from peppermill.noise import LAWS
+from peppermill.parameters import RULES
 from peppermill.sources import source_from
 from peppermill.sources.checkpoint import load_weights
 from peppermill.sources.label_file import lines_of
 from peppermill.sources.source import Source
+
+
+def listed(rows: Mapping[str, Any]) -> str:
+    """The rows of a registry for a help text, as in "gaussian (...), uniform (...)"."""
+    return ", ".join(f"{name} ({row.help})" if getattr(row, "help", "") else name for name, row in rows.items())
+
 
 Model = Annotated[
     str,
@@ -26,49 +37,51 @@ Model = Annotated[
         "python:package.module:factory.",
     ),
 ]
-Data = Annotated[
-    str,
-    typer.Argument(
-        metavar="DATA",
-        help="Labelled data: imagefolder:folder, npz:file.npz (arrays x, y), hf:name:split, mnist:test, ... or "
-        "python:module:factory.",
-    ),
-]
+DATA_HELP = "imagefolder:folder, npz:file.npz (arrays x, y), hf:name:split, mnist:test, ... or python:module:factory."
+Data = Annotated[str, typer.Argument(metavar="DATA", help=f"Labelled data: {DATA_HELP}")]
+AnyData = Annotated[str, typer.Argument(metavar="DATA", help=f"Data, with labels or without: {DATA_HELP}")]
 Weights = Annotated[
     Path | None, typer.Option(help="Weights for the network: .safetensors, .pt, .pth (a state dict), or .h5 for Keras.")
 ]
 Device = Annotated[
     str, typer.Option(help="Where to compute: cpu, cuda (under torchrun, a GPU for each process), cuda:1, mps.")
 ]
-AnyData = Annotated[
-    str,
-    typer.Argument(
-        metavar="DATA",
-        help="imagefolder:folder, npz:file.npz (array x, and y where labels are known), hf:name:split, mnist:test, "
-        "... or python:module:factory.",
-    ),
-]
-Parameters = Annotated[
-    str, typer.Option(help="What is perturbed: kernels, conv, last_layer, all, or a regular expression.")
-]
+Parameters = Annotated[str, typer.Option(help=f"What is perturbed: {listed(RULES)}, or a regular expression.")]
 Size = Annotated[int, typer.Option(help="Members of the ensemble, the paper's m.")]
-Noise = Annotated[str, typer.Option(help="The law of the noise: gaussian or uniform.")]
+Noise = Annotated[str, typer.Option(help=f"The law of the noise: {listed(LAWS)}.")]
 Antithetic = Annotated[
     bool, typer.Option("--antithetic/--independent", help="Members in pairs +epsilon, -epsilon, or independent.")
 ]
 Seed = Annotated[int, typer.Option(help="The seed of the noise.")]
-LikelihoodName = Annotated[str, typer.Option("--likelihood", help="categorical, bernoulli or gaussian.")]
+BootstrapSeed = Annotated[int, typer.Option("--seed", help="The seed of the bootstrap.")]
+LikelihoodName = Annotated[str, typer.Option("--likelihood", help=f"How outputs are read: {listed(LIKELIHOODS)}.")]
 LikelihoodOrOwn = Annotated[
     str | None,
-    typer.Option("--likelihood", help="categorical, bernoulli or gaussian; the ensemble's own by default."),
+    typer.Option("--likelihood", help=f"How outputs are read: {listed(LIKELIHOODS)}; by default as in --pep."),
 ]
 Bins = Annotated[int, typer.Option(help="Bins of the calibration error.")]
 BatchSize = Annotated[int, typer.Option(help="Items in a batch.")]
-EngineName = Annotated[str, typer.Option("--engine", help="How the members run: auto, loop, joined, vmap or graphs.")]
+EngineName = Annotated[str, typer.Option("--engine", help=f"How the members run: {listed(ENGINES)}.")]
 Precision = Annotated[
     str | None, typer.Option(help="Let the network compute in low precision: bfloat16 or float16; its own by default.")
 ]
 Pep = Annotated[Path | None, typer.Option(help="An ensemble that `peppermill fit` wrote.")]
+RequiredPep = Annotated[Path, typer.Option("--pep", help="An ensemble that `peppermill fit` wrote.")]
+RunFile = Annotated[Path | None, typer.Option("--out", help="Also write the results as JSON, for `peppermill report`.")]
+Picture = Annotated[Path | None, typer.Option(help="Also draw the results: .png, .svg or .pdf.")]
+Sigmas = Annotated[str | None, typer.Option(help="Values separated by commas; chosen automatically by default.")]
+
+
+def arguments_of(function: Callable[..., Any], context: typer.Context) -> dict[str, Any]:
+    """The options of this command that `function` takes as keyword arguments, under the same names."""
+    known = [one.name for one in inspect.signature(function).parameters.values() if one.kind is one.KEYWORD_ONLY]
+    return {name: value for name, value in context.params.items() if name in known}
+
+
+def settings(context: typer.Context, *names: str) -> dict[str, Any]:
+    """The options of this command as a run file keeps them."""
+    values = {name: context.params[name] for name in names}
+    return {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}
 
 
 def source(model: str, weights: Path | None, device: str) -> Source:
@@ -82,8 +95,8 @@ def source(model: str, weights: Path | None, device: str) -> Source:
 def ensemble(
     pep: Path | None, network: nn.Module, likelihood: str | None, engine: str, precision: str | None
 ) -> PepEnsemble | None:
-    """The ensemble in a file, if one is asked for; its likelihood was settled when it was fitted."""
-    engine_of(engine, precision)
+    """The ensemble in a file, if one is asked for, with the likelihood that it was fitted with."""
+    engine_named(engine, precision)
     if pep is None:
         return None
     found = load(pep, network, engine=engine, precision=precision)
@@ -95,7 +108,7 @@ def ensemble(
 
 
 def lines(path: Path) -> list[str]:
-    """The lines of a text file, the name of a class on each."""
+    """The lines of a text file with the name of a class on each."""
     if not path.is_file():
         raise ValueError(
             f"there is no file {path}: `--class-names` must name a text file with the name of each class on a line."

@@ -8,11 +8,8 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from peppermill.cli import options
-from peppermill.cli import which_items as items
-from peppermill.cli.console import out as console
-from peppermill.cli.console import say
-from peppermill.cli.outputs import refuse_outputs, write_outputs
+from peppermill.cli import options, which_items
+from peppermill.cli.console import deliver, refuse_outputs, say, show
 from peppermill.evaluation.overfitting import NAMES, OverfittingProbe, probe_overfitting
 from peppermill.report import figures
 from peppermill.report.provenance import provenance
@@ -22,19 +19,19 @@ EXAMPLES = (
     "peppermill probe epoch-*.safetensors --model python:my_models:resnet --train npz:train.npz --validation "
     "npz:validation.npz --test npz:test.npz --picture overfitting.png"
 )
-DATA_HELP = "imagefolder:folder, npz:file.npz (arrays x, y), ... or python:module:factory."
 
 
 def command(
+    context: typer.Context,
     checkpoints: Annotated[
-        list[Path], typer.Argument(metavar="CHECKPOINT...", help="Files of weights of one network, safetensors best.")
+        list[Path], typer.Argument(metavar="CHECKPOINT...", help="Weight files of one network, best as .safetensors.")
     ],
     model: Annotated[str, typer.Option(help="The network: python:package.module:factory.")],
-    train: Annotated[str, typer.Option(help=f"What the network was trained on: {DATA_HELP}")],
-    validation: Annotated[str, typer.Option(help=f"Where sigma and the curvature are found: {DATA_HELP}")],
-    test: Annotated[str, typer.Option(help=f"Where overfitting and the PEP effect are measured: {DATA_HELP}")],
-    out: Annotated[Path | None, typer.Option(help="Also write the probe as JSON.")] = None,
-    picture: Annotated[Path | None, typer.Option(help="Also draw every checkpoint: .png, .svg or .pdf.")] = None,
+    train: Annotated[str, typer.Option(help="The data that the network was trained on, as DATA of `fit`.")],
+    validation: Annotated[str, typer.Option(help="The data on which sigma and the curvature are found.")],
+    test: Annotated[str, typer.Option(help="The data on which overfitting and the PEP effect are measured.")],
+    out: options.RunFile = None,
+    picture: options.Picture = None,
     parameters: options.Parameters = "kernels",
     size: options.Size = 10,
     probes: Annotated[int, typer.Option(help="Random directions of the local analysis.")] = 8,
@@ -43,34 +40,20 @@ def command(
     batch_size: options.BatchSize = 500,
     device: options.Device = "cpu",
 ) -> None:
-    """Does PEP see overfitting? The train-test gap against sigma*, PEP effect and curvature of each checkpoint."""
+    """Compare the train-test gap of each checkpoint with sigma*, PEP effect and curvature (Figure 3)."""
     refuse_outputs(out, picture)
     source = options.source(model, None, device)
-    found = probe_overfitting(
-        source.model,
-        checkpoints,
-        train=items.labelled(train, source),
-        validation=items.labelled(validation, source),
-        test=items.labelled(test, source),
-        parameters=parameters,
-        size=size,
-        probes=probes,
-        seed=seed,
-        likelihood=likelihood,
-        batch_size=batch_size,
-    )
-    _show(found)
-    settings = {
-        "model": model,
-        "checkpoints": [str(path) for path in checkpoints],
-        "train": train,
-        "validation": validation,
-        "test": test,
-        "parameters": parameters,
-        "size": size,
-        "probes": probes,
+    data = {
+        name: which_items.labelled(text, source)
+        for name, text in {"train": train, "validation": validation, "test": test}.items()
     }
-    write_outputs(
+    found = probe_overfitting(source.model, checkpoints, **{**options.arguments_of(probe_overfitting, context), **data})
+    settings = {
+        **options.settings(context, "model", "train", "validation", "test", "parameters", "size", "probes"),
+        "checkpoints": [str(path) for path in checkpoints],
+    }
+    deliver(
+        lambda: _show(found),
         out,
         lambda: Run(f"overfitting of {model}", settings, (), provenance=provenance(seed), overfitting=_panel(found)),
         picture,
@@ -89,16 +72,16 @@ def _show(found: OverfittingProbe) -> None:
             f"{p.pep_effect:.4f}",
             f"{p.effect_rate:.4g} ± {p.effect_rate_error:.2g}",
         )
-    console().print(table)
+    show(table)
     say("rank correlation with overfitting, as if checkpoints were independent:")
     for name, title in NAMES.items():
         rho = found.correlations.get(name)
-        text = f"{rho.rho:+.2f}  [{rho.lower:+.2f}, {rho.upper:+.2f}]" if rho else "one value only"
+        text = f"{rho.rho:+.2f}  [{rho.lower:+.2f}, {rho.upper:+.2f}]" if rho else "only one value"
         say(f"  {title:<26} {text}")
 
 
 def _panel(found: OverfittingProbe) -> dict[str, Any]:
-    """One object for each checkpoint, and all correlations with overfitting; that of the PEP effect stands out."""
+    """The numbers of the report's panel: each checkpoint, and the correlations with overfitting."""
     points = [vars(p) | {"overfitting": p.overfitting, "effect": p.pep_effect} for p in found.points]
     effect = found.correlations.get("pep_effect")
     return {

@@ -10,13 +10,12 @@ import numpy as np
 import typer
 from torch import Tensor
 
-from peppermill.cli import options
-from peppermill.cli import which_items as items
+from peppermill.cli import options, which_items
 from peppermill.cli.console import say
 from peppermill.data import Batches
+from peppermill.distributed.group import rank
 from peppermill.plumbing.files import refuse_unwritable, write_atomically
 from peppermill.predictions import likelihood_of, predict, predict_unlabelled
-from peppermill.processes.group import rank
 from peppermill.types import Likelihood
 
 EXAMPLES = (
@@ -39,14 +38,14 @@ def command(
 ) -> None:
     """Write `log_probs` [N, K] and `predicted` [N] of the data, and `labels` [N] if they have any.
 
-    Of the network alone without --pep. Of a regression, `mean` and `log_variance` [N]. Of pictures also their `names`
-    [N], and they need no labels: a flat folder, or `?labels=none`.
+    Without --pep the predictions are the network's own. A regression gives `mean` and `log_variance` [N]. Pictures need
+    no labels (a flat folder, or `?labels=none`), and their `names` [N] are written too.
     """
     refuse_unwritable(out)
     source = options.source(model, weights, device)
     network = source.model
     predictor = options.ensemble(pep, network, likelihood, engine, precision) or network
-    found = items.to_predict(data, source, batch_size)
+    found = which_items.to_predict(data, source, batch_size)
     if not found.labelled and found.names is None:
         chosen = likelihood_of(predictor, likelihood)
         arrays = _arrays(predict_unlabelled(predictor, found.data, likelihood=chosen, batch_size=batch_size), chosen)

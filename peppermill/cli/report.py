@@ -17,6 +17,6 @@ def command(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run files; several are compared.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Where to write the page.")] = Path("report.html"),
 ) -> None:
-    """One self-contained HTML page from run files alone: no model, no data, no GPU, no network."""
+    """Write one self-contained HTML page from run files alone; neither model nor data are needed."""
     write_report(runs, out)
     say(f"wrote {out} ({out.stat().st_size / 1e6:.1f} MB): open it in a browser.")

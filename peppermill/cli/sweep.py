@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
-
 import typer
 
-from peppermill.cli import options
-from peppermill.cli import which_items as items
-from peppermill.cli.console import show_sweep
-from peppermill.cli.outputs import refuse_outputs, write_outputs
+from peppermill.cli import options, which_items
+from peppermill.cli.console import deliver, refuse_outputs, show_sweep
+from peppermill.distributed.group import rank
 from peppermill.evaluation.sweep import sweep_sigma
-from peppermill.processes.group import rank
-from peppermill.report import figures as plots
+from peppermill.report import figures
 from peppermill.report.provenance import provenance
 from peppermill.report.run import Run, plain
 
@@ -24,12 +19,13 @@ EXAMPLES = (
 
 
 def command(
+    context: typer.Context,
     model: options.Model,
     data: options.Data,
-    sigmas: Annotated[str | None, typer.Option(help="Values separated by commas; found by itself when absent.")] = None,
+    sigmas: options.Sigmas = None,
     weights: options.Weights = None,
-    out: Annotated[Path | None, typer.Option(help="Also write the run as JSON.")] = None,
-    picture: Annotated[Path | None, typer.Option(help="Also draw the curve: .png, .svg or .pdf.")] = None,
+    out: options.RunFile = None,
+    picture: options.Picture = None,
     parameters: options.Parameters = "kernels",
     size: options.Size = 10,
     noise: options.Noise = "gaussian",
@@ -42,39 +38,19 @@ def command(
     precision: options.Precision = None,
     device: options.Device = "cpu",
 ) -> None:
-    """The log-likelihood of the ensemble and of its members, and every score, along a grid of sigma (Figure 1)."""
+    """Compute the log-likelihood of the ensemble and of its members, and every score, along a grid of sigma."""
     refuse_outputs(out, picture)
+    grid = options.numbers(sigmas, "--sigmas") if sigmas else None
     source = options.source(model, weights, device)
-    swept = sweep_sigma(
-        source.model,
-        items.labelled(data, source, batch_size),
-        options.numbers(sigmas, "--sigmas") if sigmas else None,
-        parameters=parameters,
-        size=size,
-        noise=noise,
-        antithetic=antithetic,
-        seed=seed,
-        likelihood=likelihood,
-        bins=bins,
-        batch_size=batch_size,
-        engine=engine,
-        precision=precision,
-    )
+    labelled = which_items.labelled(data, source, batch_size)
+    swept = sweep_sigma(source.model, labelled, grid, **options.arguments_of(sweep_sigma, context))
     if rank():
         return
-    show_sweep(plain(swept))
-    settings = {
-        "model": model,
-        "weights": str(weights) if weights else None,
-        "data": data,
-        "parameters": parameters,
-        "size": size,
-        "noise": noise,
-        "antithetic": antithetic,
-    }
-    write_outputs(
+    settings = options.settings(context, "model", "weights", "data", "parameters", "size", "noise", "antithetic")
+    deliver(
+        lambda: show_sweep(plain(swept)),
         out,
         lambda: Run(f"sweep of {model}", settings, (), swept, provenance(seed)),
         picture,
-        lambda: plots.sigma_curve(swept, swept.best.sigma),
+        lambda: figures.sigma_curve(swept, swept.best.sigma),
     )

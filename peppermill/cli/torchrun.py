@@ -1,125 +1,109 @@
-"""A command under torchrun: its work is shared by all processes, or left to the first."""
+"""Commands under torchrun: all processes share the work of a command, or the first does it alone."""
 
 from __future__ import annotations
 
-import functools
 import os
-import signal
 import sys
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
+from datetime import timedelta
 from typing import Any
 
-import torch
-import torch.distributed as dist
+import typer
 
-from peppermill.processes.group import alone, launched, launched_rank, local_rank
-from peppermill.processes.messages import ProcessError
-from peppermill.processes.together import telling_failures
-
-GRACE = 5.0  # seconds in which a process that is to end may still hear why
+#: How long a process waits for the others to start; PEPPERMILL_JOIN_SECONDS overrides it.
+JOIN_SECONDS = 60
 
 
-class Ended(BaseException):
-    """The launcher has ended this process."""
+def launched() -> bool:
+    """Whether torchrun, or a launcher like it, started this process as one of several."""
+    return all(name in os.environ for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
 
 
-def in_processes(command: Callable[..., Any], shared: bool) -> Callable[..., Any]:
-    """The same command; of several processes that were launched, all share its work, or the first does it alone."""
+def launched_rank() -> int:
+    """This process's number, as its launcher says; known before the process group exists."""
+    return int(os.environ["RANK"]) if launched() else 0
 
-    @functools.wraps(command)
-    def run(*args: Any, **kwargs: Any) -> Any:
-        if not launched():
-            return command(*args, **kwargs)
-        if shared:
-            with _process_group(kwargs["device"]), telling_failures():
-                return command(*args, **kwargs)
-        with alone():
-            return command(*args, **kwargs) if launched_rank() == 0 else None
 
-    return run
+def own_gpu(device: str) -> str:
+    """The device of this process: under torchrun, `cuda` means the GPU with the process's number on its machine."""
+    return f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if device == "cuda" and launched() else device
 
 
 @contextmanager
-def quiet_but_the_first() -> Iterator[None]:
-    """Within this, of several processes that were launched only the first prints.
-
-    The libraries of Hugging Face draw bars of their own, which belong on a terminal, once; they read this as they are
-    imported.
-    """
-    if launched_rank() or not sys.stderr.isatty():
+def silence_others() -> Iterator[None]:
+    """Let only the first process print, and Hugging Face draw progress bars only on its terminal."""
+    if launched_rank() or sys.stderr is None or not sys.stderr.isatty():
         for name in ("HF_HUB_DISABLE_PROGRESS_BARS", "HF_DATASETS_DISABLE_PROGRESS_BARS"):
             os.environ.setdefault(name, "1")
     if launched_rank() == 0:
         yield
-        return
-    with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
-        yield
-
-
-def own_gpu(device: str) -> str:
-    """`cuda` is the GPU with this process's number on its machine, where several were launched."""
-    return f"cuda:{local_rank()}" if device == "cuda" and launched() else device
-
-
-def speaks(error: BaseException | None = None) -> bool:
-    """Whether it is for this process to tell the user: for the first, and for others where the first cannot know."""
-    lost_the_first = isinstance(error, ProcessError) and error.process == 0
-    its_own = isinstance(error, Exception) and not isinstance(error, ProcessError)
-    return launched_rank() == 0 or lost_the_first or (its_own and not getattr(error, "told_to_all", False))
+    else:
+        with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
+            yield
 
 
 @contextmanager
-def heeding_launcher() -> Iterator[None]:
-    """Within this, SIGTERM is an exception, `Ended`, some seconds later, where a launcher started several processes.
+def processes(shared: bool, device: str) -> Iterator[bool]:
+    """Whether this process works: always if the work is `shared`, through a process group; otherwise only the first.
 
-    torchrun ends all of them as soon as one is lost. The others then hear of the loss themselves, where they wait for
-    it, and have the time to say so; the first has a second more, so that it is not itself taken for lost.
+    If several processes fail, the first of them to do so reports it, and the others end silently.
     """
-    if not launched() or threading.current_thread() is not threading.main_thread():
-        yield
+    if not launched():
+        yield True
         return
-    grace = GRACE if launched_rank() else GRACE + 1
-    before = [
-        (number, signal.signal(number, handler))
-        for number, handler in (
-            (signal.SIGTERM, lambda *_: signal.setitimer(signal.ITIMER_REAL, grace)),
-            (signal.SIGALRM, _end),
-        )
-    ]
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        for number, handler in before:
-            signal.signal(number, handler)
+    import torch.distributed as dist
 
+    from peppermill.distributed.group import alone
 
-def _end(*_: Any) -> None:
-    raise Ended
-
-
-@contextmanager
-def _process_group(device: str) -> Iterator[None]:
-    """Gloo carries what lies in main memory; NCCL, where each process has a GPU of its own, what lies there."""
+    if not shared:
+        with alone():
+            yield launched_rank() == 0
+        return
     if dist.is_initialized():
-        yield
+        yield True
         return
-    by_nccl = device == "cuda" and torch.cuda.is_available()
-    if by_nccl:
-        _take_gpu()
-    dist.init_process_group("cpu:gloo,cuda:nccl" if by_nccl else "gloo")
+    store = join_group(device)
     try:
-        yield
+        yield True
+    except Exception as error:
+        try:
+            first = store.add("peppermill/failures", 1) == 1
+        except RuntimeError:  # the process that held the store is gone
+            first = True
+        if not first:
+            raise typer.Exit(2) from error
+        raise
     finally:
         dist.destroy_process_group()
 
 
-def _take_gpu() -> None:
-    if local_rank() >= torch.cuda.device_count():
-        raise ValueError(
-            f"`--device cuda` gives each process a GPU of its own, and this machine has {torch.cuda.device_count()}: "
-            "start as many processes, or let all use one with `--device cuda:0`."
-        )
-    torch.cuda.set_device(local_rank())
+def join_group(device: str) -> Any:
+    """Join the process group, and give up if the others do not come."""
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.rendezvous import rendezvous
+
+    by_nccl = device == "cuda" and torch.cuda.is_available()
+    if by_nccl:
+        gpu, gpus = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+        if gpu >= gpus:
+            raise ValueError(
+                f"`--device cuda` gives each process a GPU of its own, and this machine has {gpus}: start as many "
+                "processes as there are GPUs, or let all of them use one with `--device cuda:0`."
+            )
+        torch.cuda.set_device(gpu)
+    seconds = float(os.environ.get("PEPPERMILL_JOIN_SECONDS", JOIN_SECONDS))
+    patience = timedelta(seconds=seconds)
+    try:
+        store, rank, count = next(rendezvous("env://", timeout=patience))
+        store.set(f"peppermill/joined/{rank}", "")
+        store.wait([f"peppermill/joined/{other}" for other in range(count)], patience)
+    except RuntimeError as error:
+        raise OSError(
+            f"process {launched_rank()} of {os.environ['WORLD_SIZE']} waited {seconds:g} s for the others, and not "
+            "all of them came: look at what they reported, and start all of them again."
+        ) from error
+    # The group's own timeout, which is longer, is for the work: processes reach the end of a pass at different times.
+    dist.init_process_group("cpu:gloo,cuda:nccl" if by_nccl else "gloo", store=store, rank=rank, world_size=count)
+    return store

@@ -1,4 +1,4 @@
-"""A Lightning callback: when training ends, sigma and T are found on the validation data of the trainer.
+"""A Lightning callback: when training ends, it finds sigma and T on the validation data of the trainer.
 
 Works with `lightning` and with `pytorch_lightning`, whose callbacks have the same hooks.
 """
@@ -21,10 +21,11 @@ from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler
 
 from peppermill import metrics
-from peppermill.data import Batches, map_tensors
+from peppermill.data import Batches, rebuild_loader
 from peppermill.ensemble import PepEnsemble
 from peppermill.fitting import fit
 from peppermill.plumbing.files import refuse_unwritable
+from peppermill.plumbing.nested import map_tensors
 from peppermill.plumbing.optional import importing
 from peppermill.predictions import Predictions, predict
 from peppermill.types import PepWarning
@@ -33,7 +34,7 @@ SPLIT_WEIGHTS = ("FSDPStrategy", "DeepSpeedStrategy", "ModelParallelStrategy")
 
 
 def _callback_class() -> Any:
-    """Of the package that is in use already, else of the one that is installed."""
+    """`Callback` of the Lightning package that is already imported, else of the one that is installed."""
     failures = []
     for package in sorted(("lightning.pytorch", "pytorch_lightning"), key=lambda name: name not in sys.modules):
         try:
@@ -47,18 +48,18 @@ def _callback_class() -> Any:
 class PepCallback(_callback_class()):  # type: ignore[misc]
     """At the end of `trainer.fit`, fit PEP on the trainer's validation data: then `callback.pep` is the ensemble.
 
-    It runs once and not after every validation, because it costs about fifteen passes of m members and only the last
-    weights are used. For those of another checkpoint: `trainer.validate(module, ckpt_path="best")`, after which the
-    ensemble is one of that checkpoint. The LightningModule is as before, in the mode in which it was.
+    It runs once and not after every validation, because it costs up to six passes of m members and only the last
+    weights are used. For the weights of another checkpoint call `trainer.validate(module, ckpt_path="best")`; the
+    ensemble is then one of that checkpoint. The LightningModule and its mode are not changed.
 
     - `network`: the name of the part of the module that is the network, as in "net"; by default the module itself,
       whose `forward` gives logits.
     - `path`: where the ensemble is saved; by default pep.json beside the checkpoints.
     - `dataloader`: the number of one of several validation loaders; by default all of them, one after another.
-    - `batch`: makes (inputs, labels) of what a loader gives, where that is something else.
+    - `batch`: a function that makes (inputs, labels) from a batch of another form.
     - `temperature` and all others: as in `pm.fit`.
 
-    `callback.metrics`, which go to the loggers too: sigma, temperature, and the NLL and ECE on the validation data
+    `callback.metrics`, also sent to the loggers, holds sigma, temperature, and the NLL and ECE on the validation data
     before and after.
     """
 
@@ -82,7 +83,7 @@ class PepCallback(_callback_class()):  # type: ignore[misc]
         self.metrics: dict[str, float] = {}
 
     def on_fit_start(self, trainer: Any, pl_module: nn.Module) -> None:
-        """What would fail after the training fails before it."""
+        """Fail before the training if something would fail after it."""
         if not trainer.enable_validation:
             raise ValueError(
                 "PepCallback finds sigma on validation data, and this trainer has none: give `trainer.fit` a loader of "
@@ -97,8 +98,8 @@ class PepCallback(_callback_class()):  # type: ignore[misc]
         refuse_unwritable(self._path(trainer))
 
     def on_sanity_check_end(self, trainer: Any, pl_module: nn.Module) -> None:
-        """A rehearsal on two items, so that data or options which do not fit are known before the training."""
-        with _at_rest(pl_module), warnings.catch_warnings():
+        """Try everything on two items, so that wrong data or options show before the training."""
+        with _evaluating(pl_module), warnings.catch_warnings():
             warnings.simplefilter("ignore", PepWarning)
             network = self._part(pl_module)
             inputs, labels = next(iter(self._data(trainer, network)))
@@ -106,19 +107,19 @@ class PepCallback(_callback_class()):  # type: ignore[misc]
             fit(network, two, **{**self.options, "iterations": 1})
 
     def on_train_end(self, trainer: Any, pl_module: nn.Module) -> None:
-        """Here, because at `on_fit_end` the module has left its device."""
+        """Fit PEP; not in `on_fit_end`, because the module has left its device by then."""
         self._tune(trainer, pl_module)
 
     def on_validation_end(self, trainer: Any, pl_module: nn.Module) -> None:
-        """Only where the user asked for a validation, and not within the training."""
+        """Fit PEP if the user asked for this validation; those within the training are ignored."""
         if trainer.state.fn == "validate":
             self._tune(trainer, pl_module)
 
     def _tune(self, trainer: Any, pl_module: nn.Module) -> None:
         network = self._part(pl_module)
-        with _at_rest(pl_module):
+        with _evaluating(pl_module):
             data = self._data(trainer, network)
-            recipe = trainer.strategy.broadcast(fit(network, data, **self.options).recipe)  # the same in all processes
+            recipe = trainer.strategy.broadcast(fit(network, data, **self.options).recipe)  # the same in every process
             self.pep = PepEnsemble(network, recipe)
             before, after = predict(network, data, likelihood=recipe.likelihood), self.pep.predict_items(data)
         self.metrics = {"pep/sigma": recipe.sigma, "pep/temperature": recipe.temperature}
@@ -160,7 +161,7 @@ class PepCallback(_callback_class()):  # type: ignore[misc]
 
 @dataclass(frozen=True)
 class _Loaders:
-    """Loaders, one after another, each up to its limit; the same in every pass if they are."""
+    """Loaders, one after another, each up to its limit."""
 
     limited: list[tuple[Any, int | None]]
     batch: Callable[[Any], tuple[Any, Any]] | None
@@ -171,21 +172,16 @@ class _Loaders:
 
 
 def _whole(loader: Any, limit: float) -> tuple[Any, int | None]:
-    """The loader and its limit, over all items where Lightning has given each process a part of them."""
+    """The loader and its limit over all items, also if Lightning has given each process its own share of them."""
     if isinstance(loader, DataLoader) and isinstance(loader.sampler, DistributedSampler):
         limit *= loader.sampler.num_replicas
-        loader = DataLoader(
-            loader.dataset,
-            batch_size=loader.batch_size,
-            collate_fn=loader.collate_fn,
-            num_workers=loader.num_workers,
-        )
+        loader = rebuild_loader(loader, sampler=None)
     return loader, None if limit == float("inf") else int(limit)
 
 
 @contextmanager
-def _at_rest(module: nn.Module) -> Iterator[None]:
-    """In evaluation mode; afterwards each part in the mode it had, and the global generator where it was."""
+def _evaluating(module: nn.Module) -> Iterator[None]:
+    """Put the module into evaluation mode; restore the mode of each part and the global generator afterwards."""
     modes = {part: part.training for part in module.modules()}
     try:
         with torch.random.fork_rng(devices=[]):

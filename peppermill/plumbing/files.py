@@ -1,45 +1,60 @@
-"""Files that are whole or absent, and JSON that says what is wrong with it."""
+"""Files that are complete or absent, and JSON that says what is wrong with it."""
 
 from __future__ import annotations
 
 import json
 import os
+import secrets
 import tempfile
 from pathlib import Path
 from typing import Any
 
+MAX_NAME_BYTES = 255  # on every common file system
+MAX_JSON_BYTES = 100_000_000  # a thousand times what this library writes
+
 
 def write_atomically(path: str | Path, content: str | bytes) -> None:
-    """Write beside the path, then rename: an interrupted write leaves the old file, or none."""
-    path = Path(path)
+    """Write beside the path, then rename: an interrupted write leaves the old file, or none.
+
+    The user's umask decides who may read the file. A symbolic link stays, and the file that it points to is replaced.
+    """
+    refuse_unwritable(path)
+    path = Path(os.path.realpath(path))
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    temporary = path.with_name(f".{secrets.token_hex(8)}")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with open(temporary, "xb") as file:
             file.write(content.encode() if isinstance(content, str) else content)
-        os.chmod(temporary, 0o644)
+            file.flush()
+            os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:
-        os.unlink(temporary)
+        temporary.unlink(missing_ok=True)
         raise
 
 
 def refuse_unwritable(path: str | Path | None) -> None:
-    """Raise where a file cannot be written: cheaper to know before the work than after it."""
+    """Raise if a file cannot be written: cheaper to know before the work than after it.
+
+    A folder, a device or a pipe is refused: renaming a file over it would replace it.
+    """
     if path is None:
         return
-    folder = next(parent for parent in Path(path).absolute().parents if parent.exists())
-    if Path(path).is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
+    path = Path(path)
+    folder = next(parent for parent in path.absolute().parents if os.path.exists(parent))
+    taken = os.path.exists(path) and not os.path.isfile(path)
+    too_long = len(os.fsencode(path.name)) > MAX_NAME_BYTES
+    if taken or too_long or not folder.is_dir() or not os.access(folder, os.W_OK):
         raise ValueError(f"{path} cannot be written: give the path of a file, in a folder that you may write to.")
 
 
 def cache_folder() -> Path:
-    """Where downloads are kept: `$XDG_CACHE_HOME/peppermill`, which is `~/.cache/peppermill` for most."""
+    """Where downloads are kept: `$XDG_CACHE_HOME/peppermill`, which is `~/.cache/peppermill` for most users."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "peppermill"
 
 
 def spare_folder() -> Path:
-    """Where large temporary files go: `TMPDIR` where it is set, else the cache folder.
+    """Where large temporary files go: `TMPDIR` if it is set, else the cache folder.
 
     `/tmp` is held in memory on many machines.
     """
@@ -55,13 +70,7 @@ def spare_folder() -> Path:
 
 def read_json(path: str | Path, kind: str, newest: int) -> dict[str, Any]:
     """The object in a file that this library wrote as `kind`, of a version no newer than `newest`."""
-    text = _read_text(path)
-    try:
-        content = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ValueError(
-            f"{path} is not JSON (line {error.lineno}): it is truncated or corrupted. Write it again."
-        ) from error
+    content = read_object(path)
     if not isinstance(content, dict) or content.get("format") != kind:
         raise ValueError(f"{path} is not a {kind}: it was written by another tool, or holds something else.")
     version = content.get("version")
@@ -72,12 +81,22 @@ def read_json(path: str | Path, kind: str, newest: int) -> dict[str, Any]:
     return content
 
 
-def _read_text(path: str | Path) -> str:
+def read_object(path: str | Path) -> Any:
+    """Whatever a JSON file holds."""
     try:
-        return Path(path).read_text(encoding="utf-8")
+        with open(path, "rb") as file:
+            raw = file.read(MAX_JSON_BYTES + 1)
+        if len(raw) > MAX_JSON_BYTES:
+            raise ValueError(f"{path} is larger than {MAX_JSON_BYTES // 10**6} MB: this library did not write it.")
+        text = raw.decode()
     except FileNotFoundError as error:
         raise FileNotFoundError(f"there is no file {path}.") from error
     except OSError as error:
         raise ValueError(f"{path} cannot be read ({error.strerror}).") from error
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not a text file: it is corrupted or holds something else.") from error
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        line = f" (line {error.lineno})" if isinstance(error, json.JSONDecodeError) else ""
+        raise ValueError(f"{path} is not JSON{line}: it is truncated or corrupted. Write it again.") from error

@@ -1,4 +1,4 @@
-"""Nests of tensors: a batch is a tensor, or a dict, a tuple or a list of them, at any depth."""
+"""Nested batches: a batch is a tensor, or a dict, a tuple or a list of them, at any depth."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def digest_of(batch: Any, digest: int = 0) -> int:
 
 
 def bytes_of(inputs: Inputs) -> int:
-    """What the tensors of a nest take in memory."""
+    """The memory that the tensors of a batch take."""
     sizes: list[int] = []
     map_tensors(lambda t: sizes.append(t.nbytes), inputs)
     return sum(sizes)

@@ -1,4 +1,4 @@
-"""Libraries that not everybody has: absent, the error says what to install; broken, why it does not import."""
+"""Optional libraries: if one is missing, the error says what to install; if one is broken, why it does not import."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from contextlib import contextmanager
 
 import torch
 
-#: What cures a library that is there.
+#: The cure for a library that is installed and does not import.
 VERSIONS = f"install it, and what it imports, in versions for torch {torch.__version__}"
 
 
 @contextmanager
 def importing(need: str, package: str, extra: str) -> Iterator[None]:
-    """Within this a package is imported, for `need`, a sentence as in "pictures need Pillow".
+    """Import a package inside this context; `need` opens the error's sentence, as in "pictures need Pillow".
 
-    To install again what is there cures nothing, unless something that it imports is absent.
+    Installing again helps only if the package, or something that it imports, is missing.
     """
     try:
         yield
     except Exception as error:  # torchvision, beside another build of torch, raises a RuntimeError
-        absent = (error.name or package).partition(".")[0] if isinstance(error, ModuleNotFoundError) else None
-        broken = "" if absent == package else f", which is installed but does not import ({reason(error)})"
-        cure = f'`pip install "peppermill[{extra}]"`' if absent else VERSIONS
+        missing = (error.name or package).partition(".")[0] if isinstance(error, ModuleNotFoundError) else None
+        broken = "" if missing == package else f", which is installed but does not import ({reason(error)})"
+        cure = f'`pip install "peppermill[{extra}]"`' if missing else VERSIONS
         raise ImportError(f"{need}{broken}: {cure}.") from error
 
 

@@ -11,12 +11,12 @@ import torch
 
 from peppermill.types import PepWarning
 
-#: Code that stands between the user and a warning: ours, and the decorators of torch and of Python.
-_BETWEEN = (str(Path(__file__).parent), str(Path(torch.__file__).parent), contextlib.__file__)
+#: Code between the user and a warning: this package, and the decorators of torch and of Python.
+_BETWEEN = (str(Path(__file__).parents[1]), str(Path(torch.__file__).parent), contextlib.__file__)
 
 
 def warn_user(message: str) -> None:
-    """Warn with a PepWarning on the line of the user that led here."""
+    """Warn with a PepWarning on the user's line that led here."""
     frame, level = sys._getframe(1), 2
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_BETWEEN):
         frame, level = frame.f_back, level + 1

@@ -59,6 +59,7 @@ def test_the_files_belong_to_the_methods_of_the_run(written, out):
         assert pep.size == 2
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_numbers(written, out, tmp_path):
     for name, seed in (("same", "0"), ("other", "1")):
         run_on_few(tmp_path / name, "--seed", seed)
@@ -79,6 +80,7 @@ def test_what_to_try_next_can_be_tried(written, done, folder):
         done(*command[1:])
 
 
+@pytest.mark.slow
 def test_without_matplotlib_it_works_and_says_the_cure(tmp_path):
     """In a process of its own, in which nobody can import it; on 300 images of each half."""
     code = """
@@ -102,6 +104,6 @@ def test_without_matplotlib_it_works_and_says_the_cure(tmp_path):
         capture_output=True, text=True, cwd=tmp_path, env={**os.environ, "PYTHONPATH": CHECKOUT}, check=False,
     )  # fmt: skip
     assert found.returncode == 0, found.stderr
-    assert 'run.json; no pictures, for pictures need matplotlib: `pip install "peppermill[plots]"`.' in found.stdout
+    assert 'run.json; no pictures, because pictures need matplotlib: `pip install "peppermill[plots]"`.' in found.stdout
     names = {path.name for path in (tmp_path / "peppermill-demo").iterdir()}
     assert names == {"pep.json", "pep-temperature.json", "run.json", "report.html"}

@@ -7,6 +7,8 @@ import torch
 
 import peppermill as pm
 
+pytestmark = pytest.mark.slow
+
 ARGUMENTS = ("export", "python:my_models:resnet", "--weights", "resnet.safetensors", "--pep", "pep.json")
 
 

@@ -13,6 +13,8 @@ import pytest
 
 import peppermill
 
+pytestmark = pytest.mark.slow
+
 CHECKOUT = str(Path(peppermill.__file__).resolve().parents[1])
 FIT = (
     "fit",
@@ -32,11 +34,12 @@ def start(folder):
     """Start `python -m peppermill`; what is still running when the test ends is ended."""
     started = []
 
-    def run(*arguments, **streams):
+    def run(*arguments, environment=(), **streams):
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **streams}
         command = [sys.executable, "-m", "peppermill", *arguments]
         heeding = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)}  # a background shell's ignore it
-        started.append(subprocess.Popen(command, env={**os.environ, "PYTHONPATH": CHECKOUT}, **heeding, **streams))
+        variables = {**os.environ, "PYTHONPATH": CHECKOUT, **dict(environment)}
+        started.append(subprocess.Popen(command, env=variables, **heeding, **streams))
         return started[-1]
 
     yield run
@@ -62,6 +65,43 @@ def test_a_mistake_is_one_line_and_exit_code_2(start, untouched):
     said = b"error: there is no file nowhere.npz: save one with `np.savez(path, x=inputs, y=labels)`.\n"
     assert process.communicate(timeout=120) == (b"", said)
     assert process.returncode == 2
+
+
+EVALUATE = (
+    "evaluate",
+    "python:my_models:resnet",
+    "npz:test.npz",
+    "--weights",
+    "resnet.safetensors",
+    "--out",
+    "run.json",
+)
+
+
+def test_when_nobody_reads_the_table_any_more_the_results_are_written_all_the_same(start, folder):
+    """As after `peppermill evaluate ... | head -0`."""
+    process = start(*EVALUATE)
+    process.stdout.close()
+    assert process.wait(timeout=120) == 0
+    assert process.stderr.read() == b""
+    assert (folder / "run.json").is_file()
+
+
+def test_a_terminal_without_greek_letters_gets_the_table_all_the_same(start, folder):
+    fitted = start(*FIT[:1], "python:my_models:resnet", *FIT[2:])
+    assert fitted.wait(timeout=120) == 0
+    output, errors = start(*EVALUATE, "--pep", "pep.json", environment={"PYTHONIOENCODING": "ascii"}).communicate()
+    assert errors == b""
+    assert b"? = " in output
+    assert (folder / "run.json").is_file()
+
+
+def test_ctrl_c_while_torch_is_imported_is_one_line(start, folder):
+    process = start("--debug", "info", "pep.json")
+    time.sleep(0.4)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors.count(b"\n")) in ((130, 1), (-2, 0))
 
 
 def test_ctrl_c_leaves_everything_as_it_was(start, folder):

@@ -21,6 +21,7 @@ from training import Module, loader, module_class, together, trainer
 import peppermill as pm
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers"),
     pytest.mark.filterwarnings("ignore:noise does not help|the best temperature is:peppermill.types.PepWarning"),
     pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty"),

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from peppermill.plumbing import progress as module
-from peppermill.plumbing.progress import _Line, progress
+from peppermill.plumbing.progress import ProgressLine, progress
 
 
 class Terminal(io.StringIO):
@@ -16,8 +16,8 @@ class Terminal(io.StringIO):
 
 
 def written_by_a_job(monkeypatch, ticks, error=None):
-    """What a job of so many ticks, a millisecond each, writes on a terminal that is shown a line at once."""
-    monkeypatch.setattr(module, "PATIENCE", 1e-9)
+    """What a job of some ticks, a millisecond each, writes on a terminal if its line is shown at once."""
+    monkeypatch.setattr(module, "DELAY_SECONDS", 1e-9)
     monkeypatch.setattr(sys, "stderr", Terminal())
     with progress("fitting") as tick:
         for _ in range(ticks):
@@ -29,7 +29,7 @@ def written_by_a_job(monkeypatch, ticks, error=None):
 
 
 def test_nothing_is_written_where_there_is_no_terminal(monkeypatch, capsys):
-    monkeypatch.setattr(module, "PATIENCE", 1e-9)
+    monkeypatch.setattr(module, "DELAY_SECONDS", 1e-9)
     with progress("fitting", 10) as tick:
         time.sleep(0.001)
         tick(5)
@@ -57,7 +57,7 @@ def test_the_line_is_gone_after_an_error_too(monkeypatch):
 
 def test_two_updates_are_some_time_apart(monkeypatch):
     """Fifty ticks in well under twenty seconds."""
-    monkeypatch.setattr(module, "INTERVAL", 20.0)
+    monkeypatch.setattr(module, "INTERVAL_SECONDS", 20.0)
     assert written_by_a_job(monkeypatch, ticks=50).count("fitting") == 1
 
 
@@ -71,6 +71,6 @@ def test_two_updates_are_some_time_apart(monkeypatch):
     ],
 )
 def test_the_line_says_rate_and_time_left(done, seconds, total, text):
-    line = _Line("job", total)
+    line = ProgressLine("job", total)
     line.done = done
     assert line.text(seconds) == text

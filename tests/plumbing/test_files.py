@@ -1,4 +1,4 @@
-"""Files that are whole or absent, and JSON that says what is wrong with it."""
+"""Files that are complete or absent, and JSON that says what is wrong with it."""
 
 import json
 import os
@@ -6,6 +6,7 @@ import stat
 
 import pytest
 
+from peppermill.plumbing import files
 from peppermill.plumbing.files import read_json, refuse_unwritable, write_atomically
 
 
@@ -27,9 +28,30 @@ def test_an_old_file_is_replaced(tmp_path):
     assert os.listdir(tmp_path) == ["file"]
 
 
-def test_others_may_read_what_was_written(tmp_path):
-    write_atomically(tmp_path / "file", "x")
-    assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == 0o644
+@pytest.mark.parametrize("umask", [0o022, 0o077, 0o002])
+def test_the_umask_says_who_may_read_it(tmp_path, umask):
+    """As for any file that a program creates with `open`."""
+    before = os.umask(umask)
+    try:
+        write_atomically(tmp_path / "file", "x")
+        (tmp_path / "other").write_text("x")
+    finally:
+        os.umask(before)
+    modes = {stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("file", "other")}
+    assert modes == {0o666 & ~umask}
+
+
+def test_a_link_stays_and_its_target_is_replaced(tmp_path):
+    (tmp_path / "target").write_text("old")
+    (tmp_path / "link").symlink_to("target")
+    write_atomically(tmp_path / "link", "new")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "target").read_text() == "new"
+
+
+def test_the_longest_name_that_the_file_system_takes_can_be_written(tmp_path):
+    write_atomically(tmp_path / ("x" * 255), "new")
+    assert (tmp_path / ("x" * 255)).read_text() == "new"
 
 
 def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path):
@@ -40,7 +62,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path):
     assert (tmp_path / "file").read_text() == "old"
 
 
-@pytest.mark.parametrize("step", ["chmod", "replace"])
+@pytest.mark.parametrize("step", ["fsync", "replace"])
 def test_an_interrupt_between_two_steps_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch, step):
     def interrupt(*_):
         raise KeyboardInterrupt
@@ -53,18 +75,18 @@ def test_an_interrupt_between_two_steps_leaves_the_old_file_and_nothing_else(tmp
     assert (tmp_path / "file").read_text() == "old"
 
 
-def test_where_nothing_stood_nothing_is_left(tmp_path):
-    (tmp_path / "folder").mkdir()
-    with pytest.raises(IsADirectoryError):
-        write_atomically(tmp_path / "folder", "x")
-    assert os.listdir(tmp_path) == ["folder"]
-
-
 def test_a_path_that_cannot_be_written_is_refused_before_the_work(tmp_path):
+    """A folder, a path through a file, a pipe and a device (a rename would replace them), a name that is too long."""
     (tmp_path / "file").write_text("x")
-    for path in (tmp_path, tmp_path / "file" / "run.json", tmp_path / "file" / "folder" / "run.json"):
-        with pytest.raises(ValueError, match=r"cannot be written: give the path of a file, in a folder that you may"):
-            refuse_unwritable(path)
+    os.mkfifo(tmp_path / "pipe")
+    inside = (tmp_path / "file" / "run.json", tmp_path / "file" / "folder" / "run.json")
+    for path in (tmp_path, *inside, tmp_path / "pipe", "/dev/null", tmp_path / ("x" * 256)):
+        for refuse in (refuse_unwritable, lambda path: write_atomically(path, "x")):
+            with pytest.raises(
+                ValueError, match=r"cannot be written: give the path of a file, in a folder that you may"
+            ):
+                refuse(path)
+    assert sorted(os.listdir(tmp_path)) == ["file", "pipe"]
 
 
 def test_a_path_that_can_be_written_is_left_alone(tmp_path, monkeypatch):
@@ -112,3 +134,15 @@ def test_what_cannot_be_read_is_said(tmp_path):
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ValueError, match="binary is not a text file: it is corrupted or holds something else"):
         read_json(tmp_path / "binary", "kind", newest=1)
+    (tmp_path / "deep").write_text("[" * 100_000)
+    with pytest.raises(ValueError, match="deep is not JSON: it is truncated or corrupted"):
+        read_json(tmp_path / "deep", "kind", newest=1)
+    (tmp_path / "long").write_text("1" * 5000)
+    with pytest.raises(ValueError, match="long is not JSON: it is truncated or corrupted"):
+        read_json(tmp_path / "long", "kind", newest=1)
+
+
+def test_a_file_without_end_is_not_read_to_the_end(monkeypatch):
+    monkeypatch.setattr(files, "MAX_JSON_BYTES", 10**6)
+    with pytest.raises(ValueError, match="/dev/zero is larger than 1 MB: this library did not write it"):
+        read_json("/dev/zero", "kind", newest=1)

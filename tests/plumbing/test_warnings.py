@@ -20,7 +20,7 @@ def test_a_warning_is_on_the_line_of_the_user_however_deep_it_arises():
     assert {(warning.filename, warning.lineno) for warning in found} == {(__file__, here)}
 
 
-def test_advice_is_a_pep_warning_that_can_be_silenced():
+def test_it_is_a_pep_warning_that_can_be_silenced():
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("ignore", pm.PepWarning)
         warn_user("nothing to see")
