@@ -13,15 +13,21 @@ TOP_CLASSES = 8  # of each kind: most helped and most hurt
 
 def payload(content: Mapping[str, Any]) -> dict[str, Any]:
     """What one run's figures need; a panel that the run does not have is null."""
-    return {
-        "sweep": _sweep(content),
-        "methods": [method["reliability"] and _reliability(method["reliability"]) for method in content["methods"]],
-        "items": _items(content.get("effects")),
-        "classes": _classes(content),
-        "curvature": _curvature(content.get("curvature")),
-        "overfitting": _overfitting(content.get("overfitting")),
-        "sizes": _sizes(content),
-    }
+    effects, overfitting = content.get("effects"), content.get("overfitting")
+    items = [*effects["helped"], *effects["hurt"]] if effects else []  # in the order of the page's cards
+    points = ("name", "overfitting", "effect", "sigma")
+    found: dict[str, Any] = rounded(
+        {
+            "sweep": _sweep(content),
+            "methods": [method["reliability"] and _reliability(method["reliability"]) for method in content["methods"]],
+            "items": [{name: item[name] for name in ("members", "network", "ensemble")} for item in items],
+            "classes": _classes(content),
+            "curvature": _curvature(content.get("curvature")),
+            "overfitting": overfitting and {"points": [{k: p[k] for k in points} for p in overfitting["points"]]},
+            "sizes": _sizes(content),
+        }
+    )
+    return found
 
 
 def star(content: Mapping[str, Any]) -> float:
@@ -44,7 +50,7 @@ def worth_seeing(ensemble: Sequence[float]) -> tuple[float, float]:
 
 
 def rounded(value: Any) -> Any:
-    """The same structure, its numbers to eight digits; what is not a number is null."""
+    """The same structure with its numbers to eight digits; NaN and infinity become None."""
     if isinstance(value, Mapping):
         return {key: rounded(part) for key, part in value.items()}
     if isinstance(value, (list, tuple)):
@@ -61,20 +67,18 @@ def _sweep(content: Mapping[str, Any]) -> Any:
     best, sigmas = star(content), [point["sigma"] for point in points]
     ensemble = [point["log_likelihood"] for point in points]
     members = [point["member_log_likelihoods"] for point in points]
-    return rounded(
-        {
-            "sigmas": sigmas,
-            "star": best,
-            "nearest": min(range(len(sigmas)), key=lambda k: abs(sigmas[k] - best)),
-            "ensemble": ensemble,
-            "members": [list(member) for member in zip(*members, strict=True)],
-            "mean": [None if None in row else sum(row) / len(row) for row in members],
-            "range": worth_seeing([value for value in ensemble if value is not None]),
-            "titles": {name: row_of(name).title for name in sweep_scores(points[0])},
-            "texts": [_texts(point, points[0]) for point in points],
-            "reliability": [_reliability(point["reliability"]) for point in points],
-        }
-    )
+    return {
+        "sigmas": sigmas,
+        "star": best,
+        "nearest": min(range(len(sigmas)), key=lambda k: abs(sigmas[k] - best)),
+        "ensemble": ensemble,
+        "members": [list(member) for member in zip(*members, strict=True)],
+        "mean": [None if None in row else sum(row) / len(row) for row in members],
+        "range": worth_seeing([value for value in ensemble if value is not None]),
+        "titles": {name: row_of(name).title for name in sweep_scores(points[0])},
+        "texts": [_texts(point, points[0]) for point in points],
+        "reliability": [_reliability(point["reliability"]) for point in points],
+    }
 
 
 def _texts(point: Mapping[str, Any], network: Mapping[str, Any]) -> dict[str, Any]:
@@ -95,17 +99,11 @@ def _texts(point: Mapping[str, Any], network: Mapping[str, Any]) -> dict[str, An
 
 
 def _reliability(table: Mapping[str, Any]) -> Any:
-    return rounded({name: table[name] for name in ("lower", "upper", "count", "confidence", "accuracy")})
-
-
-def _items(effects: Mapping[str, Any] | None) -> list[dict[str, Any]]:
-    """The items helped, then those hurt, in the order of the page's cards."""
-    shown = [*effects["helped"], *effects["hurt"]] if effects else []
-    return [rounded({name: effect[name] for name in ("members", "network", "ensemble")}) for effect in shown]
+    return {name: table[name] for name in ("lower", "upper", "count", "confidence", "accuracy")}
 
 
 def _classes(content: Mapping[str, Any]) -> Any:
-    """The classes whose log-loss falls most and least; all of them where they are few."""
+    """The classes whose log-loss falls most and least, or all classes if there are few."""
     effects = content.get("effects")
     if not effects:
         return None
@@ -113,12 +111,10 @@ def _classes(content: Mapping[str, Any]) -> Any:
     known = [k for k, pair in enumerate(zip(classes["network"], classes["ensemble"], strict=True)) if None not in pair]
     ranked = sorted(known, key=lambda k: classes["ensemble"][k] - classes["network"][k])
     shown = ranked if len(ranked) <= 2 * TOP_CLASSES else ranked[:TOP_CLASSES] + ranked[-TOP_CLASSES:]
-    return rounded(
-        {
-            "names": [class_name(content, k) for k in shown],
-            **{name: [classes[name][k] for k in shown] for name in ("items", "network", "ensemble")},
-        }
-    )
+    return {
+        "names": [class_name(content, k) for k in shown],
+        **{name: [classes[name][k] for k in shown] for name in ("items", "network", "ensemble")},
+    }
 
 
 def _curvature(panel: Mapping[str, Any] | None) -> Any:
@@ -126,12 +122,7 @@ def _curvature(panel: Mapping[str, Any] | None) -> Any:
     if not panel:
         return None
     rows = zip(*(panel[name] for name in names), strict=True)
-    return rounded(dict(zip(names, map(list, zip(*rows, strict=True)), strict=True)))
-
-
-def _overfitting(panel: Mapping[str, Any] | None) -> Any:
-    names = ("name", "overfitting", "effect", "sigma")
-    return rounded({"points": [{name: point[name] for name in names} for point in panel["points"]]}) if panel else None
+    return dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
 
 
 def _sizes(content: Mapping[str, Any]) -> Any:
@@ -144,7 +135,7 @@ def _sizes(content: Mapping[str, Any]) -> Any:
     ]
     columns = dict(zip(("sizes", "nll", "lower", "upper"), map(list, zip(*rows, strict=True)), strict=True))
     first = content["methods"][0]["scores"]["estimates"]["nll"]["value"] if content["methods"] else None
-    return rounded({**columns, "network": first})
+    return {**columns, "network": first}
 
 
 def class_name(content: Mapping[str, Any], k: int) -> str:

@@ -1,4 +1,4 @@
-"""Small pictures of items that are images: PNG, in base64, to be kept in a run file."""
+"""Small pictures of items that are images: PNG in base64, for the run file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SIDE = 64  # pixels of the longer side: enough to recognise a garment or a dog, 
 
 
 def thumbnail(item: Tensor) -> str | None:
-    """The picture of one item, [channels, height, width] or [height, width, channels]; nothing if it is no image."""
+    """The picture of one item, [channels, height, width] or [height, width, channels]; None if it is no image."""
     pixels = _channels_last(item.detach().cpu())
     if pixels is None or not bool(pixels.isfinite().all()):
         return None
@@ -26,11 +26,8 @@ def png(pixels: Tensor) -> bytes:
     rows = b"".join(b"\0" + row.numpy().tobytes() for row in pixels.contiguous())
     header = struct.pack(">IIBBBBB", width, height, 8, {1: 0, 3: 2}[channels], 0, 0, 0)
     parts = ((b"IHDR", header), (b"IDAT", zlib.compress(rows, 9)), (b"IEND", b""))
-    return b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(name, content) for name, content in parts)
-
-
-def _chunk(name: bytes, content: bytes) -> bytes:
-    return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
+    chunks = (struct.pack(">I", len(c)) + name + c + struct.pack(">I", zlib.crc32(name + c)) for name, c in parts)
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
 
 
 def _channels_last(item: Tensor) -> Tensor | None:
@@ -42,7 +39,7 @@ def _channels_last(item: Tensor) -> Tensor | None:
 
 
 def _bytes(pixels: Tensor) -> Tensor:
-    """0..1 and 0..255 are shown as they are; anything else was normalised, and is stretched to the full range."""
+    """Values in 0..1 and 0..255 stay as they are; others were normalised and are stretched to the full range."""
     low, high = float(pixels.min()), float(pixels.max())
     if low < 0 or high > 255:
         pixels = (pixels - low) / max(high - low, 1e-12)
@@ -52,7 +49,7 @@ def _bytes(pixels: Tensor) -> Tensor:
 
 
 def _shrunk(pixels: Tensor) -> Tensor:
-    """No side longer than SIDE; each new pixel the mean of those it covers."""
+    """No side longer than SIDE; each new pixel is the mean of the pixels that it covers."""
     height, width, _ = pixels.shape
     factor = min(1.0, SIDE / max(height, width))
     if factor == 1:

@@ -1,4 +1,4 @@
-"""The texts of the page, from the content of a run file: what the templates show, and nothing computed anew."""
+"""The texts of the page, from the content of a run file: what the templates show."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from peppermill.report.payload import TOP_CLASSES, class_name, star
 from peppermill.report.verdict import judged, outcome, p_words, verdict
 
 _WHY = " (being less sure costs a little where the network was right, and saves much where it was sure and wrong)"
-ENOUGH = (0.01, 0.003, 0.001)  # losses of NLL
+LOSSES = (0.01, 0.003, 0.001)  # of NLL
 _BASE64 = re.compile(r"[A-Za-z0-9+/]+=*")
 
 
@@ -92,11 +92,12 @@ def _cell(name: str, method: Mapping[str, Any], scale: tuple[float, float]) -> d
     estimate = method["scores"]["estimates"][name]
     difference = ((method["comparison"] or {}).get("differences") or {}).get(name)
     value, lower, upper = (table.number(name, estimate[key]) for key in ("value", "lower", "upper"))
+    (low, high), ends = scale, ((key, estimate[key]) for key in ("lower", "value", "upper"))
     return {
         "value": value,
         "interval": f"[{lower}, {upper}]",
         "sort": estimate["value"],
-        "at": {key: _percent(estimate[key], scale) for key in ("lower", "value", "upper")},
+        "at": {key: 0.0 if x is None or high <= low else round(100 * (x - low) / (high - low), 2) for key, x in ends},
         "difference": difference and _difference(name, difference, method["scores"]["level"]),
     }
 
@@ -119,21 +120,17 @@ def _scale(name: str, methods: list[Mapping[str, Any]]) -> tuple[float, float]:
     return (min(known), max(known)) if known else (0.0, 1.0)
 
 
-def _percent(value: float | None, scale: tuple[float, float]) -> float:
-    low, high = scale
-    return 0.0 if value is None or high <= low else round(100 * (value - low) / (high - low), 2)
-
-
 def _effects(content: Mapping[str, Any]) -> dict[str, Any] | None:
     effects = content.get("effects")
     if not effects:
         return None
-    corrected, spoiled = effects["corrected"], effects["spoiled"]
+    corrected, spoiled, classes = effects["corrected"], effects["spoiled"], effects["classes"]
+    rows = zip(classes["items"], classes["network"], classes["ensemble"], strict=True)
+    gain = sum(items * (was - now) for items, was, now in rows if None not in (was, now))  # in log-likelihood
     return {
         "method": effects["method"],
         "gained": f"{effects['gained']:,} of {effects['items']:,} test items",
-        "lost": f"{effects['lost']:,}"
-        + (_WHY if effects["gained"] < effects["lost"] and _total_gain(effects) > 0 else ""),
+        "lost": f"{effects['lost']:,}" + (_WHY if effects["gained"] < effects["lost"] and gain > 0 else ""),
         "corrected": f"{corrected:,} {'mistake is' if corrected == 1 else 'mistakes are'} corrected",
         "spoiled": f"{spoiled:,} new {'one is' if spoiled == 1 else 'ones are'} made",
         "tempered": effects["temperature"] != 1,
@@ -142,16 +139,9 @@ def _effects(content: Mapping[str, Any]) -> dict[str, Any] | None:
             for kind, title in (("helped", "Most helped"), ("hurt", "Most hurt"))
             if effects[kind]
         ],
-        "classes": sum(map(bool, effects["classes"]["items"])),
+        "classes": sum(map(bool, classes["items"])),
         "shown": TOP_CLASSES,
     }
-
-
-def _total_gain(effects: Mapping[str, Any]) -> float:
-    """What all items together gain in log-likelihood."""
-    classes = effects["classes"]
-    rows = zip(classes["items"], classes["network"], classes["ensemble"], strict=True)
-    return float(sum(items * (was - now) for items, was, now in rows if None not in (was, now)))
 
 
 def _item(content: Mapping[str, Any], effect: Mapping[str, Any]) -> dict[str, Any]:
@@ -182,14 +172,14 @@ def _sizes(panel: Mapping[str, Any] | None) -> dict[str, Any] | None:
     if not panel:
         return None
     rows, size = list(zip(panel["sizes"], panel["loss"], strict=True)), panel["sizes"][-1]
-    enough = {most: next(k for k, loss in rows if loss["upper"] <= most) for most in ENOUGH}
+    enough = {most: next(k for k, loss in rows if loss["upper"] <= most) for most in LOSSES}
     parts = [f"{k} lose{'s' if k == 1 else ''} at most {most:g}" for most, k in enough.items() if k < size]
     return {
         "method": panel["method"],
         "size": size,
         "tested": f"{panel['items']:,}",
         "level": f"{100 * panel['level']:g}",
-        "enough": ", ".join(parts) or f"any fewer lose more than {ENOUGH[0]:g}",
+        "enough": ", ".join(parts) or f"any fewer lose more than {LOSSES[0]:g}",
     }
 
 
