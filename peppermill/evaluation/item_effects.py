@@ -1,4 +1,4 @@
-"""Who is helped and who is hurt: the items whose true class gains or loses most probability (Figure 2c)."""
+"""The items whose true class gains or loses most probability (Figure 2c)."""
 
 from __future__ import annotations
 
@@ -11,12 +11,8 @@ from torch import Tensor
 from peppermill.data import Batches
 from peppermill.ensemble import PepEnsemble
 from peppermill.likelihood import temper
-from peppermill.old_engines.loop import MemberPass
-from peppermill.parts import part_of
+from peppermill.passes import MemberPass
 from peppermill.predictions import Predictions, predict
-from peppermill.processes.messages import every
-from peppermill.processes.together import together
-from peppermill.report.thumbnail import thumbnail
 from peppermill.types import Data
 
 COUNT = 6  # items of each kind: two rows of three on a page
@@ -41,15 +37,15 @@ class Effect:
 
     @property
     def gain(self) -> float:
-        """What the true class gains in probability."""
+        """The gain in probability of the true class."""
         return self.ensemble - self.network
 
 
 @dataclass(frozen=True)
 class ClassEffects:
-    """Of each class, [K]: its items, and their mean negative log-likelihood under the network and the ensemble.
+    """For each class, [K]: its items, and their mean negative log-likelihood under the network and the ensemble.
 
-    NaN where a class has no item.
+    A class without items has NaN.
     """
 
     items: Tensor
@@ -76,11 +72,10 @@ class Effects:
     method: str = "PEP"
 
 
-@together
 def helped_and_hurt(pep: PepEnsemble, data: Data | Batches, *, count: int = COUNT, images: bool = True) -> Effects:
     """The `count` items that the ensemble helps most and those that it hurts most, against its own network.
 
-    With `images`, each has a small picture, where the inputs are images and there is one item for each.
+    With `images`, each item has a small picture if the inputs are images, one for each item.
     """
     batches = data if isinstance(data, Batches) else Batches(data, pep.model)
     network = predict(pep.model, batches, likelihood=pep.likelihood)
@@ -89,9 +84,9 @@ def helped_and_hurt(pep: PepEnsemble, data: Data | Batches, *, count: int = COUN
 
 
 def effects_of(network: Predictions, members: MemberPass, temperature: float = 1.0, count: int = COUNT) -> Effects:
-    """The effects from what was already computed: the network's predictions and one pass of the members."""
+    """The effects from the network's predictions and one pass of the members."""
     if network.likelihood.name == "gaussian":
-        raise ValueError("`item_effects` ranks items by the probability of their class: a regression has none.")
+        raise ValueError("`helped_and_hurt` ranks items by the probability of their class: a regression has none.")
     labels = members.labels
     averaged = temper(members.averaged, temperature)
     before, after = network.log_probs.argmax(dim=1), averaged.argmax(dim=1)
@@ -100,8 +95,8 @@ def effects_of(network: Predictions, members: MemberPass, temperature: float = 1
     order = (now - was).argsort(descending=True, stable=True)
 
     def effect(i: int) -> Effect:
-        said = tuple(members.member_log_likelihoods[:, i].double().exp().tolist())
-        return Effect(i, int(labels[i]), int(before[i]), int(after[i]), float(was[i]), float(now[i]), said)
+        each = tuple(members.member_log_likelihoods[:, i].double().exp().tolist())
+        return Effect(i, int(labels[i]), int(before[i]), int(after[i]), float(was[i]), float(now[i]), each)
 
     ranked, reverse = order[:count].tolist(), order.flip(0)[:count].tolist()
     return Effects(
@@ -118,31 +113,24 @@ def effects_of(network: Predictions, members: MemberPass, temperature: float = 1
 
 
 def with_images(effects: Effects, batches: Batches) -> Effects:
-    """The same effects, each item with its picture; unchanged where the inputs are no images."""
+    """The same effects, each item with its picture; unchanged if the inputs are not images."""
+    from peppermill.report.thumbnail import thumbnail  # only here does an evaluation draw something
+
     chosen = {effect.item for effect in (*effects.helped, *effects.hurt)}
-    pictures = _pictures(batches, chosen, effects.items)
+    found: dict[int, Tensor] = {}
+    start = 0
+    for inputs, _ in batches:
+        known = inputs if isinstance(inputs, Tensor) else ()
+        found |= {item: known[item - start] for item in chosen if start <= item < start + len(known)}
+        start += len(known)
+    if start != effects.items:  # as in a segmentation, where an item is a pixel and has no image of its own
+        return effects
+    pictures = {item: thumbnail(value) for item, value in found.items()}
 
     def pictured(shown: Iterable[Effect]) -> tuple[Effect, ...]:
         return tuple(replace(effect, image=pictures.get(effect.item)) for effect in shown)
 
     return replace(effects, helped=pictured(effects.helped), hurt=pictured(effects.hurt))
-
-
-def _pictures(batches: Batches, chosen: set[int], items: int) -> dict[int, str | None]:
-    """The pictures of the chosen items; none where items and inputs are not one to one, as pixels and images are not.
-
-    Of several processes each draws those in its part.
-    """
-    part = part_of(batches)
-    start = offset = part.offset or 0
-    found: dict[int, Tensor] = {}
-    for inputs, _ in part:
-        known = inputs if isinstance(inputs, Tensor) else ()
-        found |= {item: known[item - start] for item in chosen if start <= item < start + len(known)}
-        start += len(known)
-    everybodys = every("pictures", [start - offset, {item: thumbnail(value) for item, value in found.items()}])
-    one_to_one = sum(seen for seen, _ in everybodys) == items
-    return {int(item): picture for _, drawn in everybodys if one_to_one for item, picture in drawn.items()}
 
 
 def _by_class(classes: int, labels: Tensor, network: Tensor, ensemble: Tensor) -> ClassEffects:

@@ -1,7 +1,7 @@
-"""Which m? NLL against the number of members, all of it from one pass of the members at hand.
+"""NLL against the number of members, from one pass of the m members of an ensemble.
 
-The NLL of k of the m members, averaged over subsets, is an unbiased estimate of the NLL of k members drawn anew.
-Members that came in pairs +epsilon, -epsilon stay in pairs, as they do in an ensemble of k.
+The NLL of k of the m members, averaged over subsets, is an unbiased estimate of the NLL of k new members.
+Antithetic pairs +epsilon, -epsilon stay together, as they do in an ensemble of k.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from peppermill.old_engines.loop import MemberPass
 from peppermill.plumbing.progress import progress
 from peppermill.types import Data, Inputs, Tick
 
-SUBSETS = 64  # of each size; all of them where there are no more
+SUBSETS = 64  # of each size at most
 
 #: Numbers of members.
 Subset = tuple[int, ...]
@@ -33,7 +33,7 @@ Subset = tuple[int, ...]
 
 @dataclass(frozen=True)
 class SizeCurve:
-    """For each size k: the NLL of k members, and what it loses against all m, a paired difference."""
+    """For each size k: the NLL of k members, and its loss against all m as a paired difference."""
 
     sizes: tuple[int, ...]
     nll: tuple[Estimate, ...]
@@ -43,9 +43,9 @@ class SizeCurve:
     method: str = "PEP"
 
     def smallest(self, loss: float = 0.001) -> int:
-        """The fewest members that lose at most so much NLL against all m, also at the upper end of the interval."""
+        """The fewest members that lose at most `loss` of NLL against all m, even at the upper end of the interval."""
         if not loss >= 0:
-            raise ValueError(f"`loss={loss}` must be what may be lost of the NLL, zero or positive.")
+            raise ValueError(f"`loss={loss}` must be a loss of NLL, zero or positive.")
         return next(size for size, lost in zip(self.sizes, self.loss, strict=True) if lost.upper <= loss)
 
 
@@ -57,10 +57,10 @@ def size_curve(
     level: float = 0.95,
     seed: int = 0,
 ) -> SizeCurve:
-    """NLL against the number of members, for the price of one prediction of the ensemble.
+    """NLL against the number of members, at the cost of one prediction of the ensemble.
 
-    `sizes` are 1 to m, or a dozen of these, unless given; m itself is always among them. Intervals are bootstrapped
-    over items, with `seed`.
+    The default `sizes` are 1 to m, or a dozen of these; m itself is always included. Intervals are bootstrapped over
+    items, with `seed`.
     """
     batches = data if isinstance(data, Batches) else Batches(data, pep.model)
     if pep.temperature == 1:
@@ -74,11 +74,12 @@ def size_curve(
 def size_curve_of(
     pep: PepEnsemble, members: MemberPass, *, sizes: Sequence[int] | None = None, level: float = 0.95, seed: int = 0
 ) -> SizeCurve:
-    """The curve of an ensemble without temperature, from a pass of its members that was already paid for."""
+    """The curve of an ensemble without temperature, from a pass of its members."""
     if pep.temperature != 1:
         raise ValueError(f"T = {pep.temperature:.4g} needs every class, not the label's alone: use `size_curve`.")
     subsets = _subsets_by_size(pep, sizes)
-    return _curve(list(subsets), _averages(members.member_log_likelihoods, subsets, lambda found: found), level, seed)
+    averages = _averages(members.member_log_likelihoods, subsets, lambda averaged: averaged)
+    return _curve(list(subsets), averages, level, seed)
 
 
 def _tempered(
@@ -129,7 +130,7 @@ def _subsets_by_size(pep: PepEnsemble, sizes: Sequence[int] | None) -> dict[int,
 
 
 def _subsets(size: int, members: int, width: int) -> list[Subset]:
-    """Subsets of whole blocks of `width` members, and one member more where the size asks for it."""
+    """Subsets of whole blocks of `width` members, and of one more member if the size is not a multiple of `width`."""
     blocks = [tuple(range(first, first + width)) for first in range(0, members - width + 1, width)]
     count, single = divmod(size, width)
     if comb(len(blocks), count) * (members - count * width if single else 1) <= SUBSETS:
@@ -146,5 +147,5 @@ def _flat(blocks: Iterable[Subset]) -> Subset:
 
 
 def _more(subset: Subset, members: int, single: int) -> list[Subset]:
-    """What may be added: nothing, or any one member that is not there."""
+    """What completes a subset: nothing, or any one of the other members."""
     return [(member,) for member in range(members) if member not in subset] if single else [()]

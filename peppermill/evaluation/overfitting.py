@@ -1,4 +1,4 @@
-"""Figure 3: what PEP and the curvature say about overfitting, over a series of checkpoints of one network."""
+"""Figure 3: overfitting against the PEP effect, sigma* and the curvature, over checkpoints of one network."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
-from scipy import stats
 from torch import Tensor, nn
 
 from peppermill.curvature.analysis import local_analysis
@@ -19,10 +18,9 @@ from peppermill.fitting import fit
 from peppermill.parameters import Selection
 from peppermill.plumbing.progress import progress
 from peppermill.predictions import predict
-from peppermill.sources.weight_files import check_architecture, read_checkpoint
 from peppermill.types import Data, Likelihood
 
-#: What may be set against overfitting, in words.
+#: The quantities that are compared with overfitting, in words.
 NAMES = {
     "pep_effect": "PEP effect on test data",
     "sigma": "σ*",
@@ -31,7 +29,7 @@ NAMES = {
     "fisher_trace": "Fisher trace, per item",
 }
 
-FEWEST = 3  # checkpoints
+MIN_CHECKPOINTS = 3
 
 #: Files of weights, or weights by name.
 Checkpoints: TypeAlias = Sequence[str | Path] | Mapping[str, Mapping[str, Tensor]]
@@ -68,7 +66,7 @@ class ProbedCheckpoint:
 
 @dataclass(frozen=True)
 class Correlation:
-    """Spearman's rank correlation, its 95 % interval and its p-value, as if checkpoints were independent."""
+    """Spearman's rank correlation, its 95 % interval and its p-value, which take checkpoints as independent."""
 
     rho: float
     lower: float
@@ -98,24 +96,26 @@ def probe_overfitting(
     likelihood: str | Likelihood = "categorical",
     batch_size: int = 500,
 ) -> OverfittingProbe:
-    """For each checkpoint of the network: overfitting, sigma*, PEP effect and curvature; and how they rank together.
+    """Overfitting, sigma*, PEP effect and curvature of each checkpoint of a network, and their rank correlations.
 
     - `checkpoints`: files of weights (safetensors, or torch files without code), or weights by name.
-    - `train`, `test`: the two NLLs whose difference is overfitting. `validation`: where sigma and the curvature are
-      found.
+    - `train`, `test`: the data of the two NLLs whose difference is overfitting. `validation`: the data for sigma and
+      the curvature.
     - `probes`: directions of the local analysis, which takes most of the time.
 
-    The network is copied, never changed. All checkpoints are read once before anything is computed, and must fit it.
+    The network is copied, never changed. All checkpoints are checked against it before anything is computed.
     """
+    from peppermill.sources.weight_files import check_architecture, read_checkpoint
+
     named = checkpoints if isinstance(checkpoints, Mapping) else {str(path): path for path in checkpoints}
-    if len(named) < FEWEST:
+    if len(named) < MIN_CHECKPOINTS:
         raise ValueError(
-            f"`checkpoints` has {len(named)}: give at least {FEWEST} different ones, because fewer have no ranks to "
-            "correlate."
+            f"`checkpoints` has {len(named)}: give at least {MIN_CHECKPOINTS} different ones, because fewer have no "
+            "ranks to correlate."
         )
     check_architecture(model, named)
-    data = {name: Batches(given, model, argument=name, batch_size=batch_size)
-            for name, given in {"train": train, "validation": validation, "test": test}.items()}  # fmt: skip
+    given = {"train": train, "validation": validation, "test": test}
+    data = {name: Batches(part, model, argument=name, batch_size=batch_size) for name, part in given.items()}
     options: dict[str, Any] = {"parameters": parameters, "seed": seed, "likelihood": likelihood}
     points = []
     with progress("checkpoints", len(named)) as tick:
@@ -151,7 +151,7 @@ def _probed(
 
 
 def correlations(points: Sequence[ProbedCheckpoint]) -> dict[str, Correlation]:
-    """The rank correlation of overfitting with each quantity; none where a quantity never changes."""
+    """The rank correlation of overfitting with each quantity that is not constant."""
     overfitting = [point.overfitting for point in points]
     columns = {name: [getattr(point, name) for point in points] for name in NAMES}
     return {
@@ -163,6 +163,8 @@ def correlations(points: Sequence[ProbedCheckpoint]) -> dict[str, Correlation]:
 
 def rank_correlation(first: Sequence[float], second: Sequence[float]) -> Correlation:
     """Spearman's rho with the interval of Bonett and Wright (2000): Fisher's z, variance (1 + rho^2/2) / (n - 3)."""
+    from scipy import stats  # slow to import, so not at the top
+
     found = stats.spearmanr(first, second)
     rho, count = float(found.statistic), len(first)
     if count < 4 or abs(rho) == 1:

@@ -35,4 +35,4 @@ def test_a_loss_below_zero_is_refused(peppermill, network, data):
     pm.fit(network, data("validation"), size=2).save("pep.json")
     found = peppermill(*ARGUMENTS, "--loss", "-1")
     assert found.exit_code == 2
-    assert "`loss=-1.0` must be what may be lost of the NLL" in " ".join(found.stderr.split())
+    assert "`loss=-1.0` must be a loss of NLL, zero or positive" in " ".join(found.stderr.split())

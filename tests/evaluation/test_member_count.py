@@ -124,7 +124,7 @@ def test_the_smallest_size_is_within_the_loss_at_the_upper_end():
     losses = tuple(Estimate(value, value, upper) for value, upper in numbers)
     curve = pm.SizeCurve((1, 2, 4, 8), losses, losses, 100, 0.95)
     assert [curve.smallest(loss) for loss in (0.3, 0.05, 0.02, 0.009, 0.005, 0)] == [1, 2, 4, 4, 8, 8]
-    with pytest.raises(ValueError, match=r"`loss=-0\.1` must be what may be lost of the NLL, zero or positive"):
+    with pytest.raises(ValueError, match=r"`loss=-0\.1` must be a loss of NLL, zero or positive"):
         curve.smallest(-0.1)
 
 
