@@ -21,7 +21,7 @@ from peppermill.ensemble import PepEnsemble
 from peppermill.evaluation.bootstrap import interval, resample, weighted_mean
 from peppermill.evaluation.scores import Estimate
 from peppermill.likelihood import ensemble_log_likelihoods, temper
-from peppermill.old_engines.loop import MemberPass
+from peppermill.passes import MemberPass
 from peppermill.plumbing.progress import progress
 from peppermill.types import Data, Inputs, Tick
 

@@ -3,32 +3,30 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from torch import Tensor, nn
+from torch import nn
 
 from peppermill import metrics
 from peppermill import parameters as selection
 from peppermill.calibrators.temperature import best_temperature
 from peppermill.data import Batches
+from peppermill.engines import Engine, engine_named
 from peppermill.evaluation.scores import item_scores, score_named
 from peppermill.likelihood import ensemble_log_likelihoods, likelihood_named
 from peppermill.noise import Noise
-from peppermill.old_engines.choose import engine_of
-from peppermill.old_engines.engine import Engine
-from peppermill.old_engines.loop import MemberPass
-from peppermill.old_engines.parts import agree_on, run_all
 from peppermill.parameters import Selection
+from peppermill.passes import MemberPass, Request, run_members
 from peppermill.perturbation import Perturbation
 from peppermill.plumbing.modes import as_network
 from peppermill.plumbing.progress import progress
 from peppermill.predictions import Predictions
-from peppermill.processes.results import own_total
-from peppermill.processes.together import together
 from peppermill.tuning.golden import START
 from peppermill.tuning.search import grow_bracket
 from peppermill.types import Data, Likelihood
+
+STEPS = 20  # of the grid across the peak
 
 
 @dataclass(frozen=True)
@@ -68,7 +66,6 @@ class Sweep:
         return max(self.points, key=lambda point: point.log_likelihood)
 
 
-@together
 def sweep_sigma(
     model: nn.Module,
     data: Data,
@@ -85,58 +82,41 @@ def sweep_sigma(
     engine: str | Engine = "auto",
     precision: str | None = None,
 ) -> Sweep:
-    """The whole curve on a grid of sigma, 0 always on it; without `sigmas`, twenty steps across the peak.
+    """L(sigma) and every score on a grid that contains 0; without `sigmas`, the grid has twenty steps across the peak.
 
     The options are those of `fit`, and the same seed gives the same members.
     """
-    chosen = likelihood_named(likelihood)
+    model, chosen = as_network(model), likelihood_named(likelihood)
     if chosen.name == "gaussian":
         raise ValueError("`sweep_sigma` scores classifiers: use `fit(...).search` for a Gaussian likelihood.")
-    model = as_network(model)
-    perturbation = Perturbation(selection.select(model, parameters), Noise(noise, antithetic, seed), size)
-    agree_on(model, perturbation, sigmas=sigmas, likelihood=chosen)
-    batches, runner = Batches(data, model, batch_size=batch_size), engine_of(engine, precision)
-    with progress("sweeping sigma") as tick:
-
-        def run(sigma: float) -> MemberPass:
-            return run_all(model, perturbation, sigma, batches, chosen, tick, runner)
-
-        grid = _grid(sigmas) if sigmas is not None else _grid_across_the_peak(run, perturbation.scale())
-        passes = (run(sigma) for sigma in grid)
-        points = tuple(_point(members, chosen, bins) for members in passes)
-    return Sweep(points, int(points[0].reliability.count.sum()), bins)
-
-
-def _grid(sigmas: Sequence[float]) -> list[float]:
-    if any(not 0 <= sigma < math.inf for sigma in sigmas):
+    if sigmas is not None and any(not 0 <= sigma < math.inf for sigma in sigmas):
         raise ValueError(f"`sigmas={list(sigmas)}` must be sizes of noise, zero or positive, and finite.")
-    return sorted({0.0, *map(float, sigmas)})
+    perturbation = Perturbation(selection.select(model, parameters), Noise(noise, antithetic, seed), size)
+    batches = Batches(data, model, batch_size=batch_size)
+    with progress("sweeping sigma") as tick:
+        request = Request(model, perturbation, chosen, engine_named(engine, precision), batches, tick)
 
+        def log_likelihood(sigma: float) -> float:
+            return float(ensemble_log_likelihoods(run_members(request, sigma).member_log_likelihoods).sum())
 
-def _grid_across_the_peak(run: Callable[[float], MemberPass], scale: float, steps: int = 20) -> list[float]:
-    bracket = grow_bracket(lambda sigma: _log_likelihood(run(sigma)), START * scale)
-    return [bracket.upper * step / steps for step in range(steps + 1)]
+        if sigmas is None:
+            upper = grow_bracket(log_likelihood, START * perturbation.scale()).upper
+            sigmas = [upper * step / STEPS for step in range(1, STEPS + 1)]
+        points = [_point(run_members(request, sigma), chosen, bins) for sigma in sorted({0.0, *map(float, sigmas)})]
+    return Sweep(tuple(points), int(points[0].reliability.count.sum()), bins)
 
 
 def _point(members: MemberPass, likelihood: Likelihood, bins: int) -> SweepPoint:
-    items, averaged, labels = len(members.labels), members.averaged, members.labels
-    log_likelihoods = ensemble_log_likelihoods(members.member_log_likelihoods)
-    predictions = Predictions(averaged, labels, log_likelihoods, likelihood)
+    averaged, labels = members.averaged, members.labels
     temperature, tempered = best_temperature(averaged, labels)
+    log_likelihoods = ensemble_log_likelihoods(members.member_log_likelihoods)
+    scores = item_scores(Predictions(averaged, labels, log_likelihoods, likelihood), bins)
     return SweepPoint(
         sigma=members.sigma,
-        log_likelihood=_log_likelihood(members) / items,
-        member_log_likelihoods=tuple(_means(members.member_log_likelihoods)),
+        log_likelihood=float(log_likelihoods.mean()),
+        member_log_likelihoods=tuple(members.member_log_likelihoods.mean(dim=1).tolist()),
         temperature=temperature,
-        tempered_log_likelihood=tempered / items,
-        scores={name: float(score.value()) for name, score in item_scores(predictions, bins).items()},
+        tempered_log_likelihood=tempered / len(labels),
+        scores={name: float(score.value()) for name, score in scores.items()},
         reliability=metrics.reliability(averaged, labels, bins),
     )
-
-
-def _log_likelihood(members: MemberPass) -> float:
-    return own_total(ensemble_log_likelihoods(members.member_log_likelihoods))
-
-
-def _means(member_log_likelihoods: Tensor) -> list[float]:
-    return [float(row.mean()) for row in member_log_likelihoods]

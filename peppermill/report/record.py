@@ -16,9 +16,7 @@ from peppermill.evaluation.item_effects import effects_of, with_images
 from peppermill.evaluation.member_count import size_curve_of
 from peppermill.evaluation.scores import evaluate
 from peppermill.evaluation.sweep import Sweep, sweep_sigma
-from peppermill.old_engines.loop import MemberPass
 from peppermill.predictions import Predictions, predict
-from peppermill.processes.together import together
 from peppermill.report.provenance import provenance
 from peppermill.report.run import Run, method_of
 from peppermill.types import Data, Likelihood
@@ -26,7 +24,6 @@ from peppermill.types import Data, Likelihood
 GRID = (0.2, 0.4, 0.6, 0.8, 1.0, 1.2, 1.4, 1.6, 1.8, 2.0, 2.5)  # of the sweep, in units of sigma*
 
 
-@together
 def record_run(
     predictors: Mapping[str, Any],
     data: Data | Batches,

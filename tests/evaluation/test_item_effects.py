@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 import peppermill as pm
-from peppermill.engines.loop import MemberPass
 from peppermill.evaluation.item_effects import effects_of
 from peppermill.likelihood import Categorical, Gaussian
+from peppermill.passes import MemberPass
 from peppermill.predictions import Predictions
 from peppermill.report.thumbnail import thumbnail
 

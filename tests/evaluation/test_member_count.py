@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 import peppermill as pm
 from peppermill.ensemble import PepEnsemble
@@ -138,13 +139,14 @@ def test_an_ensemble_without_noise_needs_one_member(fitted):
 
 
 @pytest.mark.parametrize("temperature", [1.0, 1.5])
-def test_it_costs_one_pass_of_the_members(temperature):
-    model, validation, test = networks.overfitted()
-    counting = networks.Counting(model).eval()
-    pep = pm.fit(counting, validation, size=4, engine="loop").with_temperature(temperature)
-    counting.counts.clear()
-    pm.size_curve(pep, test)
-    assert sum(counting.counts) == 4 * len(test[1])
+def test_it_costs_one_prediction_of_the_ensemble(fitted, temperature):
+    pep, test = fitted[0].with_engine("loop").with_temperature(temperature), fitted[1]
+    flops = []
+    for job in (pm.predict, pm.predict, pm.size_curve):  # the first call also prepares the network
+        with FlopCounterMode(display=False) as counter:
+            job(pep, test)
+        flops.append(counter.get_total_flops())
+    assert flops[2] == flops[1] > 0
 
 
 def test_pixels_that_are_ignored_do_not_count():

@@ -21,7 +21,7 @@ def test_a_point_holds_the_scores_of_the_ensemble_at_that_sigma(overfitted):
     assert found.member_log_likelihoods == pytest.approx(members)
     assert found.mean_member_log_likelihood == pytest.approx(sum(members) / 4)
     said = predictions.log_probs, predictions.labels
-    assert found.nll == -found.log_likelihood
+    assert found.nll == pytest.approx(-found.log_likelihood, rel=1e-12)
     assert found.brier == pytest.approx(metrics.brier_score(*said), rel=1e-12)
     assert found.ece == pytest.approx(metrics.expected_calibration_error(*said, 15), rel=1e-9)
     assert found.error == metrics.error_rate(*said)

@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 import peppermill as pm
 from peppermill.cli.app import app
 from peppermill.data import Batches
-from peppermill.engines.loop import MemberPass
 from peppermill.evaluation.item_effects import effects_of, with_images
 from peppermill.likelihood import Categorical
+from peppermill.passes import MemberPass
 from peppermill.predictions import Predictions
 from peppermill.report.page import in_script
 

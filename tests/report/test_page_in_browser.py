@@ -29,6 +29,7 @@ WIDE, NARROW = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
 if CHROMIUM is None:
     pytest.skip("no Chromium is installed here: `apt-get install chromium`", allow_module_level=True)
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright, which drives Chromium, is not installed")
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -327,10 +328,10 @@ def test_a_change_of_theme_restyles_the_figures(run, opener):
     until(page, lambda: hexadecimal() == page.evaluate(soft) != light)
 
 
-def test_it_is_open_within_a_second_with_a_thousand_classes(run, browser, tmp_path):
+def test_it_is_open_within_two_seconds_with_a_thousand_classes(run, browser, tmp_path):
     """In processor time of the page's own thread; the quickest of three, for the machine may have other work."""
     path = pm.write_report(large_run(run, items=5_000), tmp_path / "report.html")
-    assert 0.05 < min(seconds_to_open(browser, path) for _ in range(3)) < 1.0
+    assert 0.05 < min(seconds_to_open(browser, path) for _ in range(3)) < 2.0
 
 
 def seconds_to_open(browser, path):
