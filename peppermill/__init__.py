@@ -7,8 +7,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from peppermill import metrics
+    from peppermill import demo, metrics
     from peppermill.curvature.analysis import LocalAnalysis, local_analysis
+    from peppermill.curvature.prediction import carried_by, compare_effects
     from peppermill.datasets.splitting import split_off
     from peppermill.distributed.group import ProcessError, alone
     from peppermill.ensemble import PepEnsemble, load
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from peppermill.integrations.lightning import PepCallback as PepCallback
     from peppermill.integrations.sklearn import PepClassifier as PepClassifier
     from peppermill.likelihood import Bernoulli, Categorical, Gaussian
+    from peppermill.noise import Noise
     from peppermill.predictions import Predictions, predict
     from peppermill.predictors.deep_ensemble import DeepEnsemble
     from peppermill.predictors.mc_dropout import McDropout
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from peppermill.predictors.weight_average import WeightAverage
     from peppermill.report import figures as plots
     from peppermill.report.page import write_report
+    from peppermill.report.provenance import provenance
     from peppermill.report.record import record_run, sweep_around
     from peppermill.report.run import Run, read_run, write_run
     from peppermill.types import Likelihood, PepWarning, Predictor
@@ -47,6 +50,7 @@ __all__ = [
     "Likelihood",
     "LocalAnalysis",
     "McDropout",
+    "Noise",
     "OverfittingProbe",
     "PepEnsemble",
     "PepWarning",
@@ -61,8 +65,11 @@ __all__ = [
     "Tempered",
     "WeightAverage",
     "alone",
+    "carried_by",
     "compare",
     "compare_all",
+    "compare_effects",
+    "demo",
     "evaluate",
     "fit",
     "fit_temperature",
@@ -73,6 +80,7 @@ __all__ = [
     "plots",
     "predict",
     "probe_overfitting",
+    "provenance",
     "read_run",
     "record_run",
     "size_curve",
@@ -86,6 +94,7 @@ __all__ = [
 #: Where each public name is defined.
 _NAMES_BY_MODULE = {
     "curvature.analysis": "LocalAnalysis local_analysis",
+    "curvature.prediction": "carried_by compare_effects",
     "datasets.splitting": "split_off",
     "distributed.group": "ProcessError alone",
     "ensemble": "PepEnsemble load",
@@ -97,6 +106,7 @@ _NAMES_BY_MODULE = {
     "evaluation.sweep": "Sweep sweep_sigma",
     "fitting": "fit",
     "likelihood": "Bernoulli Categorical Gaussian",
+    "noise": "Noise",
     "predictions": "Predictions predict",
     "predictors.deep_ensemble": "DeepEnsemble",
     "predictors.mc_dropout": "McDropout",
@@ -104,6 +114,7 @@ _NAMES_BY_MODULE = {
     "predictors.temperature_scaling": "Tempered fit_temperature",
     "predictors.weight_average": "WeightAverage",
     "report.page": "write_report",
+    "report.provenance": "provenance",
     "report.record": "record_run sweep_around",
     "report.run": "Run read_run write_run",
     "types": "Likelihood PepWarning Predictor",
@@ -111,7 +122,7 @@ _NAMES_BY_MODULE = {
 _MODULE_OF = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names.split()}
 
 #: Public names that are modules.
-_MODULES = {"metrics": "metrics", "plots": "report.figures"}
+_MODULES = {"demo": "demo", "metrics": "metrics", "plots": "report.figures"}
 
 #: Names that need an extra. Not in `__all__`: `from peppermill import *` works without any extra.
 _WITH_EXTRAS = {"PepCallback": "integrations.lightning", "PepClassifier": "integrations.sklearn"}
