@@ -22,10 +22,13 @@ def weighted_mean(values: np.ndarray, weights: np.ndarray | None) -> Any:
 def resample(scores: Mapping[str, Weighted], items: int, seed: int) -> dict[str, np.ndarray]:
     """Every score, [resamples], of the same bootstrap resamples of the items."""
     generator = np.random.default_rng(seed)
-    rows = max(1, CHUNK // items)
+    step = max(1, CHUNK // items)
     found: dict[str, list[np.ndarray]] = {name: [] for name in scores}
-    for done in range(0, RESAMPLES, rows):
-        weights = _draw(generator, items, min(rows, RESAMPLES - done))
+    for done in range(0, RESAMPLES, step):
+        rows = min(step, RESAMPLES - done)
+        drawn = generator.integers(items, size=(rows, items)) + items * np.arange(rows)[:, None]
+        counts = np.bincount(drawn.ravel(), minlength=rows * items).reshape(rows, items)
+        weights = counts.astype(np.float64)  # how often each resample holds each item
         for name, score in scores.items():
             found[name].append(score(weights))
     return {name: np.concatenate(parts) for name, parts in found.items()}
@@ -52,9 +55,3 @@ def p_value_of(value: float, resampled: np.ndarray) -> float:
     draws = centered(value, resampled)
     tail = min((draws <= 0).mean(), (draws >= 0).mean())
     return float(min(1.0, max(2 * tail, 2 / (len(draws) + 1))))
-
-
-def _draw(generator: np.random.Generator, items: int, rows: int) -> np.ndarray:
-    """How often each resample holds each item, [rows, N]."""
-    drawn = generator.integers(items, size=(rows, items)) + items * np.arange(rows)[:, None]
-    return np.bincount(drawn.ravel(), minlength=rows * items).reshape(rows, items).astype(np.float64)

@@ -1,4 +1,4 @@
-"""The pictures: valid files, with everything on them and nothing cut off."""
+"""The figures: valid files, with everything on them and nothing cut off."""
 
 import math
 import re
@@ -8,15 +8,24 @@ import textwrap
 from itertools import pairwise
 
 import matplotlib
+import numpy as np
 import pytest
 import torch
 from matplotlib.image import imread
 
+import peppermill as pm
+from peppermill.evaluation.item_effects import Effect
 from peppermill.evaluation.member_count import SizeCurve
 from peppermill.evaluation.scores import Estimate
 from peppermill.evaluation.sweep import Sweep, SweepPoint
 from peppermill.metrics import reliability
 from peppermill.report import figures as plots
+from peppermill.report.thumbnail import thumbnail
+
+EFFECTS = (
+    Effect(3, 0, 1, 0, 0.2, 0.55, (0.0, 0.51, 0.53, 0.9, 1.0), thumbnail(torch.rand(1, 4, 4))),
+    Effect(8, 2, 2, 2, 0.9, 0.4, (0.1, 0.4, 0.7)),
+)
 
 
 def point(sigma, log_likelihood, *members):
@@ -137,6 +146,7 @@ def test_the_style_of_the_user_is_left_as_it_was(sweep, tables, tmp_path):
     assert dict(matplotlib.rcParams) == before
 
 
+@pytest.mark.slow
 def test_without_matplotlib_the_cure_is_said():
     """In a process of its own, in which nobody can import it."""
     code = """
@@ -150,3 +160,40 @@ def test_without_matplotlib_the_cure_is_said():
     """
     found = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=True)
     assert found.stdout == 'pictures need matplotlib: `pip install "peppermill[plots]"`.\n'
+
+
+def test_counts_marks_and_names_are_on_the_picture():
+    figure = pm.plots.members_histogram(EFFECTS, ("a $x$", "b"))
+    first, second = figure.axes[1], figure.axes[3]
+    assert [int(bar.get_height()) for bar in first.patches] == np.histogram(EFFECTS[0].members, 20, (0, 1))[0].tolist()
+    assert [line.get_xdata()[0] for line in first.get_lines()] == [0.2, 0.55]
+    assert [line.get_label() for line in first.get_lines()] == ["network", "ensemble"]
+    assert (first.get_title(), second.get_title()) == ("a $x$: b → a $x$", "class 2: class 2 → class 2")
+    assert (len(figure.axes[0].images), len(figure.axes[2].images)) == (1, 0)
+
+
+def test_the_marks_differ_without_color():
+    """Readable in grey: one line is dashed, the other is not."""
+    lines = pm.plots.members_histogram(EFFECTS).axes[1].get_lines()
+    assert [line.get_linestyle() for line in lines] == ["--", "-"]
+
+
+def test_the_members_fit_a_column_and_is_written_in_every_format(tmp_path):
+    figure = pm.plots.members_histogram(EFFECTS)
+    assert figure.get_size_inches()[0] == pytest.approx(3.4)
+    for ending, opening in {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}.items():
+        pm.plots.save_figure(figure, tmp_path / f"members.{ending}")
+        assert (tmp_path / f"members.{ending}").read_bytes().startswith(opening)
+    assert imread(tmp_path / "members.png").shape[1] >= 3.4 * 100
+
+
+def test_no_item_is_an_error():
+    with pytest.raises(ValueError, match="`effects` is empty: there is no item to show"):
+        pm.plots.members_histogram(())
+
+
+def test_every_figure_is_found_under_plots():
+    for name in ("sigma_curve", "reliability_diagrams", "members_histogram", "size_curve", "save_figure"):
+        assert callable(getattr(pm.plots, name))
+    with pytest.raises(AttributeError, match="has no attribute 'pie'"):
+        _ = pm.plots.pie
