@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
-from peppermill.datasets.disk_cache import Spilled, is_worth_spilling
+from peppermill.datasets.disk_cache import DiskCache, is_worth_caching
 from peppermill.distributed.group import count, grouped, rank
 from peppermill.plumbing.devices import device_of, dtype_of
 from peppermill.plumbing.nested import bytes_of, digest_of, map_tensors
@@ -51,7 +51,7 @@ class Batches:
         self.device, self.dtype = device_of(model), dtype_of(model)
         self.is_share = False  # whether these are one process's batches only
         self.in_memory: list[Batch] | None = None
-        self.on_disk: Spilled | None = None
+        self.on_disk: DiskCache | None = None
         self._share: Batches | None = None
         self._digest: int | None = None
         self._repeats = isinstance(self.source, (Pair, list))
@@ -71,7 +71,7 @@ class Batches:
         self._refuse_changing_head()
         chunk: list[Batch] = []
         size, digest, chunks = 0, 0, 0
-        cache = Spilled() if is_worth_spilling(self.source) else None
+        cache = DiskCache() if is_worth_caching(self.source) else None
         for raw in _without_global_generator(self.source):
             if size >= MEMORY_BYTES:
                 cache = cache and cache.added(chunk)

@@ -19,9 +19,9 @@ from peppermill.likelihood import LIKELIHOODS
 from peppermill.noise import LAWS
 from peppermill.parameters import RULES
 from peppermill.sources import source_from
-from peppermill.sources.checkpoint import load_weights
 from peppermill.sources.label_file import lines_of
 from peppermill.sources.source import Source
+from peppermill.sources.weight_files import load_weights
 
 
 def listed(rows: Mapping[str, Any]) -> str:

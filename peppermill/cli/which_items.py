@@ -14,15 +14,16 @@ from peppermill.cli.console import say
 from peppermill.data import Batches, call, output_tensor
 from peppermill.datasets.splitting import Split, split_of, take
 from peppermill.ensemble import PepEnsemble
+from peppermill.plumbing.modes import as_network
 from peppermill.sources import data_from, data_or_inputs_from
 from peppermill.sources.items import Items
-from peppermill.sources.preparation import Preparation
+from peppermill.sources.pictures import Preparation
 from peppermill.sources.source import Source
 
 
 def labelled(data: str, source: Source, batch_size: int = 500) -> Any:
     """All labelled data: anything that `fit` takes."""
-    return _read(_found(data, source), source, batch_size)
+    return _checked(_found(data, source), source)
 
 
 @dataclass(frozen=True)
@@ -39,17 +40,17 @@ def to_predict(data: str, source: Source, batch_size: int) -> ToPredict:
     found = _arranged(data_or_inputs_from(data, source.prepare, source.class_names), source)
     if not isinstance(found, Items):
         return ToPredict(found, not isinstance(found, (np.ndarray, Tensor, dict)))
-    read, rows = _read_rows(found, source, batch_size)
-    return ToPredict(read, found.labelled, [found.names[row] for row in rows])
+    items = _checked(found, source)
+    return ToPredict(items, items.labelled, items.names)
 
 
 def tuning(data: str, source: Source, validation: int | None, seed: int, batch_size: int) -> tuple[Any, Split | None]:
     """The items to tune on, and the split where only some of them are: what is not tuned on is not read."""
     found = _found(data, source)
     if validation is None:
-        return _read(found, source, batch_size), None
+        return _checked(found, source), None
     split = split_of(found, validation, seed, data)
-    return _read(take(found, split.rows()[0]), source, batch_size), split
+    return _checked(take(found, split.rows()[0]), source), split
 
 
 def testing(
@@ -64,24 +65,24 @@ def testing(
     names = getattr(found, "class_names", None) or source.class_names or ()
     split = pep.recipe.split if pep else None
     if split is None or all_items:
-        return _read(found, source, batch_size), names
+        return _checked(found, source), names
     if split.fits(found):
         rest = split.rows()[1]
         say(f"testing on the {len(rest):,} of {split.items:,} items on which sigma was not tuned")
-        return _read(take(found, rest), source, batch_size), names
+        return _checked(take(found, rest), source), names
     if split.is_called(data):
         raise ValueError(
             f"{data} has changed since sigma was tuned on {split.validation:,} of its {split.items:,} items, which can "
             "no longer be told from the others: fit again, or test on everything with `--all-items`."
         )
     say(f"testing on all items: these are other data than {split.data}, on some of which sigma was tuned")
-    return _read(found, source, batch_size), names
+    return _checked(found, source), names
 
 
 def tuned(data: str, source: Source, pep: PepEnsemble, batch_size: int) -> Any:
     """Of data that were split, the items on which sigma was tuned; all items of other data."""
     found, split = _found(data, source), pep.recipe.split
-    return _read(take(found, split.rows()[0]) if split and split.fits(found) else found, source, batch_size)
+    return _checked(take(found, split.rows()[0]) if split and split.fits(found) else found, source)
 
 
 def _found(data: str, source: Source) -> Any:
@@ -95,26 +96,17 @@ def _arranged(data: Any, source: Source) -> Any:
     return replace(data, prepare=replace(data.prepare, channels_last=True))
 
 
-def _read(data: Any, source: Source, batch_size: int) -> Any:
-    return _read_rows(data, source, batch_size)[0] if isinstance(data, Items) else data
-
-
-def _read_rows(data: Items, source: Source, batch_size: int) -> tuple[Any, list[int]]:
-    """Of several processes each reads the items in its own batches, which are of this size."""
-    mine = data.part(batch_size)
-    _refuse_other_classes(data, mine.first_input(), source)
-    return data.read_together(mine, batch_size)
-
-
-@torch.no_grad()
-def _refuse_other_classes(items: Items, example: Any | None, source: Source) -> None:
-    """Raise before the pictures are read where their classes cannot be the network's."""
-    if example is None:
-        return
-    [(inputs, _)] = Batches([(example, items.labels[:1])], source.model)
-    outputs = output_tensor(call(source.model, inputs))
+def _checked(data: Any, source: Source) -> Any:
+    """The data; of files, the items that can be read, if their classes can be the network's."""
+    if not isinstance(data, Items):
+        return data
+    items = data.readable()
+    network = as_network(source.model)
+    with torch.no_grad():
+        [(inputs, _)] = Batches(items.take_rows(np.array([0])), network)
+        outputs = output_tensor(call(network, inputs))
     if outputs.ndim != 2 or outputs.shape[1] == 1 or items.labels.is_floating_point():
-        return
+        return items
     classes = outputs.shape[1]
     found = len(items.class_names) if items.class_names else int(items.labels.max()) + 1
     if found > classes or (items.class_names and found != classes):
@@ -122,3 +114,4 @@ def _refuse_other_classes(items: Items, example: Any | None, source: Source) -> 
             f"{items.origin} has {found:,} classes, but the network tells {classes:,} apart: name the right data, or, "
             "for a part of the network's classes, all of them in their order with `?classes=FILE`."
         )
+    return items

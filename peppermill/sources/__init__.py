@@ -1,41 +1,95 @@
-"""Where models and data come from: `scheme:rest` on the command line, one file for each scheme."""
+"""Models and data by name: `scheme:rest`, as on the command line. `SOURCES` lists the schemes, one row for each."""
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable
-from functools import partial
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from peppermill.sources import (
-    checkpoint,
-    hf_datasets,
-    image_folder,
-    keras,
-    npz,
-    python,
-    small_images,
-    timm,
-    torchvision,
-    transformers,
-)
-from peppermill.sources.source import Source
+if TYPE_CHECKING:
+    from peppermill.sources.source import Source
 
-#: How data are had that are ready for the network.
-DATA: dict[str, Callable[[str], Any]] = {
-    "npz": npz.data,
-    "python": python.data,
-    **{name: partial(small_images.data, name) for name in small_images.DATASETS},
-}
 
-#: How data are had that the model's own preparation makes ready: of (rest, prepare, class names).
-RAW: dict[str, Callable[..., Any]] = {"imagefolder": image_folder.data, "hf": hf_datasets.data}
+@dataclass(frozen=True)
+class Row:
+    """One scheme, and what it gives: "model", "data", "raw data" (which the model prepares) or "unlabelled data".
 
-#: How data are had that may lack labels, where labelled data are had in another way.
-UNLABELLED: dict[str, Callable[..., Any]] = {
-    "npz": lambda rest, *_: npz.data_or_inputs(rest),
-    "imagefolder": partial(image_folder.data, needs_labels=False),
-}
+    `read` takes what follows the colon. A model also gets whether to load pre-trained weights; raw and unlabelled data
+    get the model's preparation and class names.
+    """
+
+    scheme: str
+    gives: str
+    example: str
+    help: str
+    read: Callable[..., Any]
+
+
+def _in(file: str, function: str, *first: str) -> Callable[..., Any]:
+    """A function of a file in this folder, imported when it is called: a list of schemes needs no torch."""
+
+    def call(*arguments: Any) -> Any:
+        return getattr(import_module(f"peppermill.sources.{file}"), function)(*first, *arguments)
+
+    return call
+
+
+#: A new source is one file here and one row.
+SOURCES = [
+    Row("timm", "model", "timm:resnet50", "a classifier of timm", _in("timm", "source")),
+    Row("torchvision", "model", "torchvision:resnet50", "a classifier of torchvision", _in("torchvision", "source")),
+    Row(
+        "hf", "model", "hf:REPO_OR_FOLDER", "an image or text classifier of transformers", _in("transformers", "source")
+    ),
+    Row("keras", "model", "keras:ResNet50", "a Keras application, or a .keras or .h5 file", _in("keras", "source")),
+    Row(
+        "checkpoint",
+        "model",
+        "checkpoint:weights.safetensors@timm:resnet18",
+        "a file of weights for the network after the @, or a .pt2 file",
+        _in("checkpoint", "source"),
+    ),
+    Row("python", "model", "python:package.module:factory", "what a function returns", _in("python", "source")),
+    Row("npz", "data", "npz:file.npz", "arrays x and y", _in("npz", "data")),
+    Row(
+        "imagefolder",
+        "raw data",
+        "imagefolder:PATH",
+        "pictures in a folder for each class",
+        _in("image_folder", "data"),
+    ),
+    Row("hf", "raw data", "hf:NAME_OR_FOLDER:SPLIT", "a data set of the Hugging Face hub", _in("hf_datasets", "data")),
+    *(
+        Row(name, "data", f"{name}:test", help, _in("small_images", "data", name))
+        for name, help in {
+            "mnist": "handwritten digits",
+            "fashion-mnist": "pictures of clothes",
+            "cifar10": "pictures of 10 classes",
+            "cifar100": "pictures of 100 classes",
+        }.items()
+    ),
+    Row("python", "data", "python:package.module:factory", "what a function returns", _in("python", "data")),
+    Row("npz", "unlabelled data", "npz:file.npz", "an array x", _in("npz", "data_or_inputs")),
+    Row(
+        "imagefolder",
+        "unlabelled data",
+        "imagefolder:PATH?labels=none",
+        "pictures in a folder",
+        _in("image_folder", "data_or_inputs"),
+    ),
+]
+
+
+def help_for(*gives: str) -> str:
+    """The schemes that give one of these, each with its example and what it is, in one line."""
+    return ", ".join(f"{row.example} ({row.help})" for row in SOURCES if row.gives in gives)
+
+
+def table_for(*gives: str) -> str:
+    """The same as rows of a table in Markdown."""
+    return "\n".join(f"| `{row.example}` | {row.help} |" for row in SOURCES if row.gives in gives)
 
 
 def source_from(text: str, *, pretrained: bool = True) -> Source:
@@ -43,59 +97,36 @@ def source_from(text: str, *, pretrained: bool = True) -> Source:
 
     `pretrained=False` is for weights that come from elsewhere: then none are downloaded.
     """
-    scheme, rest = _parts(text, "MODEL", MODELS, "timm:resnet50")
-    return MODELS[scheme](rest, pretrained)
+    row, rest = _row(text, "MODEL", "model")
+    source: Source = row.read(rest, pretrained)
+    return source
 
 
 def data_from(
     text: str, prepare: Callable[[Any], Any] | None = None, class_names: tuple[str, ...] | None = None
 ) -> Any:
-    """The labelled data that `scheme:rest` names; raw ones by the preparation and the class names of a model."""
-    scheme, rest = _parts(text, "DATA", {**DATA, **RAW}, "npz:file.npz")
-    return DATA[scheme](rest) if scheme in DATA else RAW[scheme](rest, prepare, class_names)
+    """The labelled data that `scheme:rest` names; a model's preparation and class names make raw data ready for it."""
+    row, rest = _row(text, "DATA", "data", "raw data")
+    return row.read(rest) if row.gives == "data" else row.read(rest, prepare, class_names)
 
 
 def data_or_inputs_from(
     text: str, prepare: Callable[[Any], Any] | None = None, class_names: tuple[str, ...] | None = None
 ) -> Any:
-    """The same, and where the data have no labels the inputs alone: an array, a tensor, a dict of them, or items that
-    are not labelled."""
+    """The same; if the data have no labels, the inputs alone: an array, a dict of arrays, or items without labels."""
     scheme, _, rest = text.partition(":")
-    if scheme in UNLABELLED and rest:
-        return UNLABELLED[scheme](rest, prepare, class_names)
-    return data_from(text, prepare, class_names)
+    row = next((row for row in SOURCES if (row.scheme, row.gives) == (scheme, "unlabelled data") and rest), None)
+    return row.read(rest, prepare, class_names) if row else data_from(text, prepare, class_names)
 
 
-def _checkpoint(text: str, pretrained: bool = True) -> Source:
-    """`model.pt2`, or `weights.safetensors@SCHEME:NAME`."""
-    if text.endswith(".pt2"):
-        return Source(checkpoint.exported(text))
-    path, at, architecture = text.rpartition("@")
-    if not at:
-        raise ValueError(
-            f"checkpoint:{text} holds weights and no network: name one behind an @, as in "
-            f"`checkpoint:{text}@timm:resnet18`."
-        )
-    source = source_from(architecture, pretrained=False)
-    checkpoint.load_weights(source.model, Path(path))
-    return source
-
-
-#: How a model is had: from the rest of its name, and whether with its weights. A new source is one file and one row.
-MODELS: dict[str, Callable[[str, bool], Source]] = {
-    "python": python.source,
-    "timm": timm.source,
-    "torchvision": torchvision.source,
-    "hf": transformers.source,
-    "keras": keras.source,
-    "checkpoint": _checkpoint,
-}
-
-
-def _parts(text: str, what: str, known: dict[str, Any], example: str) -> tuple[str, str]:
+def _row(text: str, argument: str, *gives: str) -> tuple[Row, str]:
+    rows = {row.scheme: row for row in SOURCES if row.gives in gives}
     scheme, colon, rest = text.partition(":")
-    if not colon or scheme not in known or not rest:
-        raise ValueError(
-            f"{what} {text!r} must begin with one of {', '.join(f'{name}:' for name in known)} as in `{example}`."
-        )
-    return scheme, rest
+    if colon and scheme in rows and rest:
+        return rows[scheme], rest
+    near = difflib.get_close_matches(scheme, rows, n=1)
+    meant = f" Did you mean `{rows[near[0]].example}`?" if near else ""
+    schemes = ", ".join(f"{name}:" for name in rows)
+    raise ValueError(
+        f"{argument} {text!r} must begin with one of {schemes} as in `{next(iter(rows.values())).example}`.{meant}"
+    )

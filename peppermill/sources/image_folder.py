@@ -1,10 +1,10 @@
 """`imagefolder:PATH`: pictures in one sub-folder for each class, or in one folder with a file of labels.
 
 imagefolder:/data/val
-imagefolder:/data/val?bad=skip                   damaged pictures are left out, with a warning that counts them
-imagefolder:/data/val?classes=classes.txt        the network's classes, one on a line, where the folder has a part
+imagefolder:/data/val?bad=skip                   leave out damaged pictures, with a warning that counts them
+imagefolder:/data/val?classes=classes.txt        the network's classes, one on a line, if the folder has some of them
 imagefolder:/data/pictures?labels=labels.csv     a flat folder; `name,label` on each line
-imagefolder:/data/new?labels=none                pictures without labels, for `predict`; a flat folder needs no saying
+imagefolder:/data/new?labels=none                pictures without labels, for `predict`; a flat folder needs no option
 imagefolder:/data/val?size=224&resize=256&mean=0.485,0.456,0.406&std=0.229,0.224,0.225
                                                  for a model that does not say how its pictures are prepared
 """
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,8 @@ from torch import Tensor
 from peppermill.plumbing.warnings import warn_user
 from peppermill.sources.items import Items
 from peppermill.sources.label_file import classes_in_order, lines_of, read_labels
-from peppermill.sources.pictures import library, picture
-from peppermill.sources.preparation import OPTIONS, preparation
-from peppermill.sources.query import skips_bad, split_query, whole_number
+from peppermill.sources.pictures import OPTIONS, library, picture, preparation
+from peppermill.sources.source import one_of, split_query, whole_number
 
 ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".jp2", ".avif")
 
@@ -35,7 +35,7 @@ def data(
     class_names: tuple[str, ...] | None = None,
     needs_labels: bool = True,
 ) -> Items:
-    """The pictures of a folder, not read yet; `prepare` and `class_names` are the model's own, where it has them."""
+    """The pictures of a folder, not read yet; `prepare` and `class_names` are the model's own, if it has them."""
     rest, options = split_query(text, "imagefolder", ("labels", "classes", "bad", "workers", *OPTIONS))
     origin, folder = f"imagefolder:{rest}", Path(rest)
     if not folder.is_dir():
@@ -44,7 +44,8 @@ def data(
     prepared = preparation(origin, options, prepare)
     if "classes" in options:
         class_names = _class_file(_beside(folder, options["classes"]))
-    names, others = _pictures(folder)
+    files = _files(folder)
+    names = [name for name in files if name.lower().endswith(ENDINGS)]
     labelled = not _is_unlabelled(origin, names, options, needs_labels)
     if not labelled:
         labels, classes = torch.zeros(len(names), dtype=torch.long), None
@@ -54,7 +55,7 @@ def data(
         labels, classes, names = _by_folder(origin, folder, names, class_names, "classes" in options)
     if not names:
         raise ValueError(f"{origin} has no picture in it: expected files that end in {', '.join(ENDINGS[:4])}, ...")
-    _mention(origin, [name for name in others if name not in options.values()], classes, labels)
+    _mention(origin, sorted({*files} - {*names} - {*options.values()}), classes, labels)
     return Items(
         origin=origin,
         names=names,
@@ -63,32 +64,44 @@ def data(
         prepare=prepared,
         class_names=classes,
         labelled=labelled,
-        skip_bad=skips_bad(options),
+        skip_bad=one_of(options, "bad", ("error", "skip"), "error") == "skip",
         workers=whole_number(options, "workers", 0),
     )
 
 
-def _pictures(folder: Path) -> tuple[list[str], list[str]]:
-    """Names of pictures, and of other files, in the folder at any depth; what begins with a dot is not looked at."""
-    found = []
-    for where, folders, files in os.walk(folder, followlinks=True):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        inside = Path(where).relative_to(folder)
-        found += [(inside / name).as_posix() for name in files if not name.startswith(".")]
-    pictures = [name for name in found if name.lower().endswith(ENDINGS)]
-    return sorted(pictures), sorted(set(found) - set(pictures))
+data_or_inputs = partial(data, needs_labels=False)
+
+
+def _files(folder: Path) -> list[str]:
+    """Names of the files in the folder at any depth, sorted; names that begin with a dot, and pipes, are left out.
+
+    Every folder is visited once, under its own name if that is inside: a link that leads back adds nothing.
+    """
+    found, visited, folders, links = [], set(), [folder], []
+    while folders or links:
+        here = (folders or links).pop()
+        status = here.stat()
+        if (status.st_dev, status.st_ino) in visited:
+            continue
+        visited.add((status.st_dev, status.st_ino))
+        for entry in os.scandir(here):
+            if not entry.name.startswith(".") and entry.is_dir():
+                (links if entry.is_symlink() else folders).append(Path(entry))
+            elif not entry.name.startswith(".") and entry.is_file():
+                found.append(Path(entry).relative_to(folder).as_posix())
+    return sorted(found)
 
 
 def _is_unlabelled(origin: str, names: list[str], options: dict[str, str], needs_labels: bool) -> bool:
     """Whether pictures have no labels: because the user says so, or because they lie in no sub-folder."""
-    said = options.get("labels") == "none"
-    if said and needs_labels:
+    without = options.get("labels") == "none"
+    if without and needs_labels:
         raise ValueError(f"{origin}?labels=none has no labels, which only `predict` does without: leave it out.")
-    return said or (not needs_labels and "labels" not in options and not any("/" in name for name in names))
+    return without or (not needs_labels and "labels" not in options and not any("/" in name for name in names))
 
 
 def _by_folder(
-    origin: str, folder: Path, names: list[str], class_names: tuple[str, ...] | None, said: bool
+    origin: str, folder: Path, names: list[str], class_names: tuple[str, ...] | None, named_by_user: bool
 ) -> tuple[Tensor, tuple[str, ...], list[str]]:
     """Labels by the first folder of each name, the classes, and the names in the order of the classes."""
     folders = [entry.name for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith(".")]
@@ -99,7 +112,7 @@ def _by_folder(
             f"{origin} has {what}: expected one sub-folder for each class, or a file of labels, as in "
             f"`{origin}?labels=labels.csv`."
         )
-    classes = classes_in_order(f"{origin}: the sub-folder", folders, class_names, said)
+    classes = classes_in_order(f"{origin}: the sub-folder", folders, class_names, named_by_user)
     place = {name: k for k, name in enumerate(classes)}
     ordered = sorted(names, key=lambda name: (place[name.partition("/")[0]], name))
     return torch.tensor([place[name.partition("/")[0]] for name in ordered]), classes, ordered
@@ -120,12 +133,12 @@ def _class_file(path: Path) -> tuple[str, ...]:
 
 
 def _beside(folder: Path, name: str) -> Path:
-    """A file in the folder of pictures, else where the path leads from here."""
+    """A file in the folder of pictures, else the path as it is."""
     return folder / name if (folder / name).is_file() else Path(name)
 
 
 def _mention(origin: str, others: list[str], classes: tuple[str, ...] | None, labels: Tensor) -> None:
-    """What is there and is not used, or is expected and is not there."""
+    """Warn of files that are not used, and of classes without a picture."""
     if others:
         one = f"1 file is no picture by its name and is not read ({others[0]})."
         many = f"{len(others):,} files are no pictures by their names and are not read ({others[0]}, ...)."

@@ -14,13 +14,12 @@ HEADERS = ("file", "filename", "file_name", "image", "image_id", "img", "name", 
 
 
 def read_labels(
-    path: Path, names: Sequence[str], class_names: tuple[str, ...] | None, said: bool = False
+    path: Path, names: Sequence[str], class_names: tuple[str, ...] | None, named_by_user: bool = False
 ) -> tuple[Tensor, tuple[str, ...] | None]:
-    """The labels of the pictures, in their order, and the names of the classes where the labels are words.
+    """The labels of the pictures, in their order, and the names of the classes if the labels are words.
 
-    `a.jpg,3` or `a.jpg,cat`, also with a tab or a space for the comma; a first line `file,label` is passed over. Whole
+    `a.jpg,3` or `a.jpg,cat`, also with a tab or a space for the comma; a first line `file,label` is skipped. Whole
     numbers are class numbers, other numbers are values; words are classes, in the order of `class_names` or sorted.
-    `said` is whether the user named the classes.
     """
     rows = _rows(path)
     known = set(names)
@@ -31,18 +30,18 @@ def read_labels(
         )
     if unlabelled:
         raise ValueError(f"{path} has no label for {_some(unlabelled)} of {len(names):,} pictures: add the lines.")
-    return _labels(path, [rows[name] for name in names], class_names, said)
+    return _labels(path, [rows[name] for name in names], class_names, named_by_user)
 
 
 def classes_in_order(
-    what: str, words: Collection[str], class_names: tuple[str, ...] | None, said: bool
+    what: str, words: Collection[str], class_names: tuple[str, ...] | None, named_by_user: bool
 ) -> tuple[str, ...]:
-    """Those that were given, or, where none of the words is one of the model's, the words, sorted.
+    """The model's classes; if none of the words is one of them, the words, sorted.
 
-    Where some are the model's and some are not, one is misspelled, and sorted they would get other numbers.
+    If only some of the words are the model's, one is misspelled, and sorting them would give other numbers.
     """
     strange = sorted(set(words) - set(class_names or ()))
-    if not class_names or (len(strange) == len(set(words)) and not said):
+    if not class_names or (len(strange) == len(set(words)) and not named_by_user):
         return class_order(set(words))
     if strange:
         near = difflib.get_close_matches(strange[0], class_names, n=1)
@@ -55,7 +54,7 @@ def classes_in_order(
 
 
 def class_order(names: Collection[str]) -> tuple[str, ...]:
-    """Sorted; as numbers where all are numbers, so that 10 comes after 9."""
+    """Sorted; as numbers if all are numbers, so that 10 comes after 9."""
     return tuple(sorted(names, key=(lambda name: (int(name), name)) if all(map(str.isdecimal, names)) else None))
 
 
@@ -79,7 +78,7 @@ def _rows(path: Path) -> dict[str, str]:
 
 
 def lines_of(path: Path, expected: str) -> list[str]:
-    """The lines of a text file, in the encoding that everybody uses, with or without a mark that says so."""
+    """The lines of a text file in UTF-8, with or without a byte order mark."""
     try:
         return path.read_text(encoding="utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
@@ -97,7 +96,7 @@ def _cells(line: str) -> list[str]:
 
 
 def _labels(
-    path: Path, texts: list[str], class_names: tuple[str, ...] | None, said: bool
+    path: Path, texts: list[str], class_names: tuple[str, ...] | None, named_by_user: bool
 ) -> tuple[Tensor, tuple[str, ...] | None]:
     for kind, dtype in ((int, torch.int64), (float, torch.float32)):
         try:
@@ -108,7 +107,7 @@ def _labels(
     if numbers:
         words = next(text for text in texts if text not in numbers)
         raise ValueError(f"{path} has numbers ({numbers[0]}) and words ({words}) for labels: use one of them.")
-    classes = classes_in_order(f"{path}: the label", texts, class_names, said)
+    classes = classes_in_order(f"{path}: the label", texts, class_names, named_by_user)
     place = {name: k for k, name in enumerate(classes)}
     return torch.tensor([place[text] for text in texts]), classes
 

@@ -1,6 +1,6 @@
-"""`npz:file.npz`: arrays `x` and `y`, inputs and labels; inputs alone where only predictions are asked for.
+"""`npz:file.npz`: arrays `x` and `y`, inputs and labels; inputs alone are enough for predictions.
 
-A network that is called with names, as those of transformers are, finds them behind a dot: `x.input_ids`,
+A network that is called with names, as those of transformers are, finds them after a dot: `x.input_ids`,
 `x.attention_mask`, ... in place of `x`.
 """
 
@@ -26,8 +26,8 @@ def data(text: str) -> tuple[Inputs, np.ndarray]:
     return inputs, labels
 
 
-def data_or_inputs(text: str) -> tuple[Inputs, np.ndarray] | Inputs:
-    """The pair (x, y), or x alone where the file has no y."""
+def data_or_inputs(text: str, *_: object) -> tuple[Inputs, np.ndarray] | Inputs:
+    """The pair (x, y), or x alone if the file has no y. No preparation is needed."""
     inputs, labels = _arrays(text, {"x"})
     return inputs if labels is None else (inputs, labels)
 

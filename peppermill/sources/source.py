@@ -1,4 +1,4 @@
-"""What a model source gives, and what all of them share: weights or none, near names, one line for a failure."""
+"""What a model source gives, and what all sources share: options after a question mark, near names, clear failures."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import Any
 from torch import nn
 
 from peppermill.plumbing.optional import VERSIONS, reason
-from peppermill.sources.query import whole_number
 
 
 @dataclass(frozen=True)
@@ -19,7 +18,7 @@ class Source:
     """A network in evaluation mode, and how its inputs are made.
 
     `prepare` turns one raw item (a PIL image; for text models a string) into the network's input, a tensor or a dict of
-    tensors without a batch dimension. `channels_last` is how the network wants pictures that something else prepares.
+    tensors without a batch dimension. `channels_last` is how the network takes pictures that something else prepares.
     """
 
     model: nn.Module
@@ -28,16 +27,47 @@ class Source:
     channels_last: bool = False
 
 
+def split_query(text: str, scheme: str, known: Iterable[str]) -> tuple[str, dict[str, str]]:
+    """`rest?name=value&name=value` as the rest and the options by name."""
+    rest, _, query = text.partition("?")
+    options = {}
+    for part in query.split("&") if query else ():
+        name, equals, value = part.partition("=")
+        if name not in known or not equals or not value:
+            raise ValueError(
+                f"{scheme}:{text}: the option {part!r} is unknown or empty: after `?` may stand "
+                f"{', '.join(f'{one}=...' for one in known)}, separated by `&`."
+            )
+        options[name] = value
+    return rest, options
+
+
+def whole_number(options: dict[str, str], name: str, default: int) -> int:
+    """An option that counts something, at least 1."""
+    if name not in options:
+        return default
+    if not options[name].isdecimal() or int(options[name]) < 1:
+        raise ValueError(f"the option `{name}={options[name]}` must be a whole number, at least 1.")
+    return int(options[name])
+
+
+def one_of(options: dict[str, str], name: str, choices: tuple[str, ...], default: str) -> str:
+    """An option with a few possible values."""
+    value = options.get(name, default).lower()
+    if value not in choices:
+        raise ValueError(
+            f"the option `{name}={value}` must be {' or '.join(f'`{name}={choice}`' for choice in choices)}."
+        )
+    return value
+
+
 def wants_weights(options: dict[str, str], otherwise: bool) -> bool:
-    """Whether pre-trained weights are asked for; `?pretrained=false` says no."""
-    said = options.get("pretrained", str(otherwise)).lower()
-    if said not in ("true", "false"):
-        raise ValueError(f"the option `pretrained={said}` must be `pretrained=true` or `pretrained=false`.")
-    return said == "true"
+    """Whether to load pre-trained weights; `?pretrained=false` says no."""
+    return one_of(options, "pretrained", ("true", "false"), str(otherwise)) == "true"
 
 
 def class_count(options: dict[str, str], pretrained: bool, argument: str) -> dict[str, int]:
-    """How many classes, as an argument of the library, where `?classes=10` says it: for weights from elsewhere."""
+    """`?classes=10` as an argument of the library; it needs weights from elsewhere."""
     if "classes" not in options:
         return {}
     count = whole_number(options, "classes", 1)
@@ -50,7 +80,7 @@ def class_count(options: dict[str, str], pretrained: bool, argument: str) -> dic
 
 
 def refuse_unknown(scheme: str, name: str, known: Iterable[str]) -> None:
-    """Raise where there is no such model, with the names nearest to it."""
+    """Raise if there is no such model, with the names nearest to it."""
     spelled = {real.lower(): real for real in known}
     if name in spelled.values():
         return
@@ -63,18 +93,15 @@ def refuse_unknown(scheme: str, name: str, known: Iterable[str]) -> None:
 
 @contextmanager
 def one_clear_line(text: str, cure: str) -> Iterator[None]:
-    """A library's failure to get or build a model, as one line with the cure; its own words in brackets."""
+    """A library's failure to load or build a model, as one line with the cure and the library's own words."""
     try:
         yield
     except ImportError as error:
-        root = _root(error)
+        root: BaseException = error
+        while root.__cause__:  # the first of the chain alone names what is missing
+            root = root.__cause__
         cure = "install it" if isinstance(root, ImportError) else VERSIONS
-        raise ImportError(f"{text} needs what does not import here ({reason(root)}): {cure}.") from error
+        raise ImportError(f"{text} could not be imported ({reason(root)}): {cure}.") from error
     except Exception as error:
         words = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        raise OSError(f"{text} could not be had ({words.rstrip('.')}): {cure}.") from error
-
-
-def _root(error: BaseException) -> BaseException:
-    """The first of a chain of errors, which alone says what is missing."""
-    return _root(error.__cause__) if error.__cause__ else error
+        raise OSError(f"{text} could not be loaded ({words.rstrip('.')}): {cure}.") from error

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from peppermill.plumbing.optional import importing
-from peppermill.sources.query import split_query
-from peppermill.sources.source import Source, class_count, one_clear_line, refuse_unknown, wants_weights
+from peppermill.sources.source import Source, class_count, one_clear_line, refuse_unknown, split_query, wants_weights
 
 
 def source(text: str, pretrained: bool = True) -> Source:
@@ -44,7 +43,7 @@ def _refuse_unknown(timm: Any, name: str, pretrained: bool) -> None:
 
 
 def _class_names(timm: Any, model: Any) -> tuple[str, ...] | None:
-    """Those of the weights, else ImageNet's where the network has its classes."""
+    """Those of the weights, else ImageNet's if the network has its classes."""
     names = (model.pretrained_cfg or {}).get("label_names")
     subset = timm.data.infer_imagenet_subset(model)
     if not names and subset:

@@ -6,8 +6,7 @@ from typing import Any
 
 from peppermill.plumbing.optional import importing
 from peppermill.plumbing.progress import is_shown
-from peppermill.sources.query import split_query
-from peppermill.sources.source import Source, class_count, one_clear_line, refuse_unknown, wants_weights
+from peppermill.sources.source import Source, class_count, one_clear_line, refuse_unknown, split_query, wants_weights
 
 
 def source(text: str, pretrained: bool = True) -> Source:
@@ -36,9 +35,9 @@ def _library() -> Any:
 
 
 def _weights(models: Any, name: str, options: dict[str, str]) -> Any:
-    """One member of the enumeration of a network's weights; also where only its transforms are wanted."""
+    """One member of the enumeration of a network's weights; it also has the transforms."""
     known = models.get_model_weights(name)
-    said = options.get("weights", "DEFAULT")
-    if said not in known.__members__:
-        raise ValueError(f"torchvision:{name} has no weights {said!r}: choose of {', '.join(known.__members__)}.")
-    return known[said]
+    chosen = options.get("weights", "DEFAULT")
+    if chosen not in known.__members__:
+        raise ValueError(f"torchvision:{name} has no weights {chosen!r}: choose one of {', '.join(known.__members__)}.")
+    return known[chosen]

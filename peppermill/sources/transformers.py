@@ -10,17 +10,16 @@ from typing import Any
 from torch import Tensor
 
 from peppermill.plumbing.optional import importing
-from peppermill.sources.query import split_query, whole_number
-from peppermill.sources.source import Source, one_clear_line, wants_weights
+from peppermill.sources.source import Source, one_clear_line, split_query, wants_weights, whole_number
 
 LONGEST_TEXT = 512  # in tokens; attention costs the square of it
-ABSENT = (OSError, ValueError)  # what the library raises where a folder has weights and no processor or tokenizer
+ABSENT = (OSError, ValueError)  # what the library raises if a folder has weights and no processor or tokenizer
 
 
 def source(text: str, pretrained: bool = True) -> Source:
     """The classifier in a folder that `save_pretrained` wrote, or of a repository of the hub.
 
-    `?revision=...` chooses a version, `?length=128` cuts and fills texts to so many tokens, `?pretrained=false` gives
+    `?revision=...` chooses a version, `?length=128` cuts or pads texts to that many tokens, `?pretrained=false` gives
     the architecture alone.
     """
     transformers = _library()
@@ -55,12 +54,12 @@ def _cure(name: str) -> str:
 
 
 def _saved_beside(path: Path) -> list[str]:
-    """The folders of networks where this one was looked for."""
+    """Saved networks in the same folder."""
     return [found.parent.name for found in path.parent.glob("*/config.json")] if path.name else []
 
 
 def _is_image_classifier(transformers: Any, name: str, config: Any) -> bool:
-    """By what the weights were saved from; by the kind of network where nothing is said."""
+    """By the class that the weights were saved from, else by the kind of network."""
     saved = next(iter(config.architectures or ()), "")
     if saved and not saved.endswith(("ForImageClassification", "ForSequenceClassification")):
         raise ValueError(
@@ -73,7 +72,7 @@ def _is_image_classifier(transformers: Any, name: str, config: Any) -> bool:
 
 
 def _images(transformers: Any, name: str, where: dict[str, str]) -> Callable[[Any], Tensor] | None:
-    """A PIL image -> pixel values [channels, height, width]; nothing where the folder has no image processor."""
+    """A PIL image -> pixel values [channels, height, width]; None if the folder has no image processor."""
     try:
         processor = transformers.AutoImageProcessor.from_pretrained(name, **where)
     except ABSENT:
@@ -89,9 +88,9 @@ def _images(transformers: Any, name: str, where: dict[str, str]) -> Callable[[An
 def _texts(
     transformers: Any, name: str, where: dict[str, str], options: dict[str, str], config: Any
 ) -> Callable[[str], dict[str, Tensor]] | None:
-    """A string -> tokens [length] and what goes with them, all of one length; nothing where there is no tokenizer.
+    """A string -> tokens [length] and what goes with them, all of one length; None if there is no tokenizer.
 
-    Without its files the library makes one up that knows no word.
+    Without a tokenizer's files, the library makes one up that knows no word.
     """
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(name, **where)

@@ -1,11 +1,16 @@
-"""Files of weights, and whether they belong to one architecture. Nothing in a file is ever run."""
+"""Files of weights, whatever wrote them. A file can be from anybody: nothing but numbers is unpickled.
+
+The format is known by the content: safetensors, `torch.save` (.pt, .pth, .th, .ckpt, .bin), or HDF5 of Keras.
+"""
 
 from __future__ import annotations
 
-import pickle
+import re
+import warnings
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from safetensors import SafetensorError
@@ -15,53 +20,134 @@ from torch import Tensor, nn
 #: A file of weights, or the weights themselves.
 Checkpoint: TypeAlias = str | Path | Mapping[str, Tensor]
 
+STATE_KEYS = ("state_dict", "model_state_dict", "model")  # under which training programs keep the weights
+REFUSALS = {  # by a word in torch's error
+    "GLOBAL": "holds more than numbers, which could run code when opened, and is refused",
+    "TorchScript": "is a program of TorchScript, from which the weights cannot be read",
+}
+
 
 def read_checkpoint(source: Checkpoint) -> dict[str, Tensor]:
-    """The arrays by name: of a safetensors file, or of a torch file that holds a state dict and no code."""
+    """The arrays of a file by name."""
     if isinstance(source, Mapping):
         return dict(source)
     path = Path(source)
     if not path.is_file():
-        raise ValueError(f"there is no file {path}.")
-    try:
-        if path.suffix == ".safetensors":
-            return dict(load_file(path))
-        found = torch.load(path, map_location="cpu", weights_only=True)
-    except (SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError) as error:
+        raise ValueError(f"there is no file {path}: give the path of the weights, a .safetensors, .pt or .h5 file.")
+    if _is_of_keras(path):
         raise ValueError(
-            f"{path} is not a file of weights, is truncated, or holds more than arrays: save the network's "
-            "`state_dict()`, best as safetensors."
-        ) from error
-    found = found.get("state_dict", found) if isinstance(found, Mapping) else found
-    if not isinstance(found, Mapping) or not all(isinstance(value, Tensor) for value in found.values()):
-        raise ValueError(f"{path} holds no arrays by name: save the network's `state_dict()`, best as safetensors.")
-    return dict(found)
+            f"{path} holds weights of Keras, which only a Keras model can read: save the `state_dict()` as safetensors."
+        )
+    with path.open("rb") as file:
+        start = file.read(9)
+    if path.suffix == ".safetensors" or start[8:] == b"{":
+        try:
+            return dict(load_file(path))
+        except SafetensorError as error:
+            raise ValueError(f"{path} is not a safetensors file, or is truncated ({error}).") from error
+    content = _unpickle(path)
+    for key in STATE_KEYS:
+        content = content[key] if isinstance(content, Mapping) and isinstance(content.get(key), Mapping) else content
+    if not isinstance(content, Mapping) or not all(isinstance(value, Tensor) for value in content.values()):
+        found = f" but {', '.join(map(str, list(content)[:5]))}" if isinstance(content, Mapping) else ""
+        raise ValueError(f"{path} holds no arrays by name{found}: save `model.state_dict()`, best as safetensors.")
+    return {str(name): value for name, value in content.items()}
+
+
+def load_weights(model: nn.Module, source: Checkpoint) -> None:
+    """Put the weights of a file into the network, all of them and no others."""
+    if not isinstance(source, Mapping) and _is_of_keras(Path(source)):
+        _load_into_keras(model, source)
+        return
+    try:
+        model.load_state_dict(_without_prefix(read_checkpoint(source), model))
+    except RuntimeError as error:
+        name = "the state dict" if isinstance(source, Mapping) else source
+        raise ValueError(f"{name} does not fit this {type(model).__name__}: {_first_complaint(error)}") from error
 
 
 def check_architecture(model: nn.Module, checkpoints: Mapping[str, Checkpoint]) -> None:
-    """Refuse checkpoints of which two differ in an array's name or shape, or the first from the network."""
-    known = shapes(model.state_dict())
+    """Refuse checkpoints if two of them differ in an array's name or shape, or the first from the network."""
+    known = {name: list(value.shape) for name, value in model.state_dict().items()}
     against = f"the {type(model).__name__}"
-    for name, source in checkpoints.items():
-        found = shapes(read_checkpoint(source))
-        different = first_difference(known, found)
-        if different:
-            raise ValueError(f"{name} and {against} do not share an architecture: {different}.")
-        against = name
+    for checkpoint, source in checkpoints.items():
+        state = _without_prefix(read_checkpoint(source), model)
+        found = {name: list(value.shape) for name, value in state.items()}
+        for name in [*known, *found]:
+            if known.get(name) == found.get(name):
+                continue
+            difference = f"`{name}` has shape {found.get(name)}, not {known.get(name)}"
+            if name not in found or name not in known:
+                difference = f"`{name}` is {'missing from it' if name in known else 'in it alone'}"
+            raise ValueError(f"{checkpoint} and {against} do not share an architecture: {difference}.")
+        against = checkpoint
 
 
-def shapes(state: Mapping[str, Tensor]) -> dict[str, list[int]]:
-    """The shape of every array, by name."""
-    return {name: list(value.shape) for name, value in state.items()}
+def _without_prefix(state: dict[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
+    """Without what DistributedDataParallel (`module.`), `torch.compile` or a LightningModule put before every name."""
+    own = list(model.state_dict())
+    if not own or not set(own).isdisjoint(state):
+        return state
+    candidates = {key.removesuffix(name) for name in own[:1] + own[-1:] for key in state if key.endswith(f".{name}")}
+    stripped = [{k.removeprefix(p): v for k, v in state.items() if k.startswith(p)} for p in sorted(candidates)]
+    return max(stripped, key=lambda one: len(set(one) & set(own)), default=state)
 
 
-def first_difference(first: Mapping[str, list[int]], second: Mapping[str, list[int]]) -> str:
-    """The first array, in the order of the first of the two, that is missing or has another shape in the second."""
-    for name in [*first, *(name for name in second if name not in first)]:
-        if name not in second:
-            return f"`{name}` is missing from it"
-        if name not in first:
-            return f"`{name}` is in it alone"
-        if first[name] != second[name]:
-            return f"`{name}` has shape {second[name]}, not {first[name]}"
-    return ""
+def _unpickle(path: Path) -> Any:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch warns of an archive of TorchScript, which is refused below
+            return torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch's unpickler can raise anything on damaged bytes
+        for word, cause in REFUSALS.items():
+            if word in str(error):
+                raise ValueError(f"{path} {cause}: save `model.state_dict()` alone.") from error
+        raise ValueError(f"{path} is no file that `torch.save` wrote, or is truncated ({_words(error)}).") from error
+
+
+def _is_of_keras(path: Path) -> bool:
+    """HDF5, or a zip archive with HDF5 in it."""
+    if path.suffix in (".h5", ".hdf5", ".keras") or not path.is_file():
+        return path.is_file()
+    with path.open("rb") as file:
+        if file.read(8) == b"\x89HDF\r\n\x1a\n":
+            return True
+    if not zipfile.is_zipfile(path):
+        return False
+    with zipfile.ZipFile(path) as archive:
+        return "model.weights.h5" in archive.namelist()
+
+
+def _load_into_keras(model: Any, path: str | Path) -> None:
+    if not hasattr(model, "load_weights"):
+        raise ValueError(
+            f"{path} holds weights of Keras, and this {type(model).__name__} is no Keras model: name one with `keras:`."
+        )
+    try:
+        model.load_weights(path)
+    except Exception as error:
+        raise ValueError(f"{path} does not fit this {type(model).__name__}: {_words(error)}") from error
+
+
+def _words(error: Exception) -> str:
+    return " ".join(str(error).split())[:300] or type(error).__name__
+
+
+def _first_complaint(error: RuntimeError) -> str:
+    """The first line in which torch lists what does not fit, cut to three names, and the number of other lines.
+
+    If the last layer alone has another size, that is the number of classes.
+    """
+    complaints = [line.strip() for line in str(error).splitlines()[1:]]
+    more = f" (and {len(complaints) - 1} more)" if len(complaints) > 1 else ""
+    names = " ".join(complaints[:1]).split(", ")
+    if names[0].count("key(s)") and len(names) > 3:
+        names = [*names[:2], f"{names[2]} and {len(names) - 3:,} others."]
+    sizes = [re.findall(r"torch\.Size\(\[(\d+)", complaint) for complaint in complaints]
+    classes = len(sizes) in (1, 2) and all(len(one) == 2 and one == sizes[0] and one[0] != one[1] for one in sizes)
+    cure = (
+        f" If these are the classes, say how many there are, as in `timm:NAME?classes={sizes[0][0]}`."
+        if classes
+        else ""
+    )
+    return ", ".join(names) + more + cure

@@ -1,12 +1,14 @@
 """Pictures in folders: which are found, in which order, under which labels."""
 
+import os
+
 import pytest
 import torch
 
 from peppermill.sources.image_folder import data
 from peppermill.sources.label_file import class_order
 from peppermill.types import PepWarning
-from tests.sources.pictures import folder_of, picture
+from tests.sources.pictures import folder_of, picture, read
 
 
 @pytest.fixture
@@ -37,7 +39,7 @@ def test_one_word_among_numbers_makes_them_words():
 
 
 def test_the_pictures_are_those_of_the_files(folder):
-    inputs, labels = found(folder, "", prepare=lambda image: torch.tensor(image.getpixel((3, 2)))).read()
+    inputs, labels = read(found(folder, "", prepare=lambda image: torch.tensor(image.getpixel((3, 2)))))
     expected = [picture(100 + k).getpixel((3, 2)) for k in range(3)]
     expected += [picture(k).getpixel((3, 2)) for k in range(2)] + [picture(200).getpixel((3, 2))]
     assert inputs.tolist() == [list(colour) for colour in expected]
@@ -248,3 +250,24 @@ def test_files_of_classes_that_do_not_fit(folder):
 def test_options_that_cannot_be(folder, query, match):
     with pytest.raises(ValueError, match=match):
         found(folder, query)
+
+
+@pytest.mark.parametrize("target", ["..", "../../val", ".", "../eel"])
+def test_a_link_that_leads_back_adds_no_picture_and_moves_none(folder, target):
+    """Every folder is visited once, under its own name."""
+    (folder / "cat" / "loop").symlink_to(target)
+    assert found(folder).names == [
+        *(f"cat/{k}.png" for k in range(3)), *(f"dog/{k}.png" for k in range(2)), "eel/0.png"
+    ]  # fmt: skip
+
+
+def test_a_link_to_a_folder_elsewhere_is_followed(folder, tmp_path):
+    folder_of(tmp_path / "elsewhere", {"fox": 2})
+    (folder / "fox").symlink_to(tmp_path / "elsewhere" / "fox")
+    assert found(folder).names[-2:] == ["fox/0.png", "fox/1.png"]
+
+
+def test_a_pipe_is_no_picture(folder):
+    """Reading it would wait for ever."""
+    os.mkfifo(folder / "cat" / "pipe.png")
+    assert len(found(folder)) == 6

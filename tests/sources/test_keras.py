@@ -1,4 +1,4 @@
-"""`keras:NAME` and files that Keras wrote. What a Keras model does inside PEP is in tests/test_foreign.py."""
+"""`keras:NAME` and files that Keras wrote. What a Keras model does inside PEP is in test_keras_module.py."""
 
 import sys
 import zipfile
@@ -9,18 +9,18 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import save_file
-from typer.testing import CliRunner
 
 import peppermill as pm
-from peppermill.cli.app import app
-from peppermill.paper.pictures import prepared
 from peppermill.parameters import select
+from peppermill.plumbing.modes import as_network
 from peppermill.sources import source_from
+from peppermill.sources.pictures import resized_by_the_paper
 
 from . import tiny
 from .pictures import folder_of
 
 pytestmark = [
+    pytest.mark.slow,  # the library takes seconds to import
     pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),  # of Keras beside numpy 2
     pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file"),
 ]
@@ -55,7 +55,7 @@ def test_an_application_gives_logits_and_takes_channels_last():
 
 def test_resnet50_by_name_has_53_convolution_kernels_to_perturb():
     source = source_from("keras:ResNet50?pretrained=false&size=32&classes=3")
-    assert len(select(source.model, "conv")) == 53
+    assert len(select(as_network(source.model), "conv")) == 53
 
 
 def test_images_are_resized_by_their_short_side_cropped_and_scaled_by_keras():
@@ -74,10 +74,8 @@ def test_images_are_cut_as_those_of_table_1_are(tmp_path):
     source = source_from("keras:ResNet50?pretrained=false")
     for width, height in ((333, 250), (250, 333), (301, 299)):
         picture = Image.fromarray(np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8))
-        picture.save(tmp_path / "picture.png")
-        expected = keras.applications.resnet.preprocess_input(
-            prepared(tmp_path / "picture.png", 256, 224).astype(np.float32)
-        )
+        square = resized_by_the_paper(picture, 256, 224)
+        expected = keras.applications.resnet.preprocess_input(np.asarray(square, dtype=np.float32))
         assert np.array_equal(source.prepare(picture).numpy(), expected)
 
 
@@ -100,7 +98,7 @@ def test_a_file_gives_logits_whatever_its_network_ends_in(ending, last, images, 
         before, logits = model(images), found.model(images)
     expected = before.log() if torch.allclose(before.sum(dim=1), torch.ones(50)) else before.log_softmax(dim=1)
     torch.testing.assert_close(logits.log_softmax(dim=1), expected, atol=1e-4, rtol=1e-4)
-    assert len(select(found.model, "kernels")) == 2
+    assert len(select(as_network(found.model), "kernels")) == 2
     assert found.prepare is None
 
 
@@ -116,9 +114,9 @@ def test_the_command_line_fits_and_evaluates_a_saved_model(images, tmp_path, mon
     model = saved("model.keras", layers.Dense(3, activation="softmax"))
     labels = tiny.overconfident_labels(model(images).log())
     np.savez("images.npz", x=images.numpy(), y=labels.numpy())
-    fitted = CliRunner().invoke(app, ["fit", "keras:model.keras", "npz:images.npz", "--size", "4"])
+    fitted = tiny.run("fit", "keras:model.keras", "npz:images.npz", "--size", "4")
     assert fitted.exit_code == 0, fitted.stderr
-    scored = CliRunner().invoke(app, ["evaluate", "keras:model.keras", "npz:images.npz", "--pep", "pep.json"])
+    scored = tiny.run("evaluate", "keras:model.keras", "npz:images.npz", "--pep", "pep.json")
     assert scored.exit_code == 0, scored.stderr
     pep = pm.load("pep.json", source_from("keras:model.keras").model)
     assert pep.sigma > 0
@@ -133,7 +131,7 @@ def test_a_saved_model_takes_a_folder_of_pictures_with_the_channels_last(tmp_pat
     )
     model.save("model.keras")
     folder_of(tmp_path / "val", {"cat": 3, "dog": 2}, height=6, width=6)
-    found = CliRunner().invoke(app, ["predict", "keras:model.keras", "imagefolder:val?size=6&std=0.5,0.5,0.5"])
+    found = tiny.run("predict", "keras:model.keras", "imagefolder:val?size=6&std=0.5,0.5,0.5")
     assert found.exit_code == 0, found.stderr
     pixels = [np.array(Image.open(path)) for path in sorted((tmp_path / "val").glob("*/*.png"))]
     with torch.no_grad():
@@ -166,10 +164,16 @@ def test_weights_from_a_file_go_into_an_application(ending, tmp_path, monkeypatc
         ("keras:nowhere.keras", r"there is no file nowhere\.keras"),
         ("keras:broken.keras", r"^broken\.keras is no file that `model\.save` of Keras wrote, or is damaged"),
         ("keras:broken.h5", r"^broken\.h5 is no file that `model\.save` of Keras wrote, or is damaged"),
-        ("keras:other.keras", r"keras:other\.keras could not be had \(.*\): expected a whole model of Keras' own lay"),
-        ("keras:only.weights.h5", r"keras:only\.weights\.h5 could not be had \(.*\): expected a whole model of Keras"),
+        (
+            "keras:other.keras",
+            r"keras:other\.keras could not be loaded \(.*\): expected a whole model of Keras' own lay",
+        ),
+        (
+            "keras:only.weights.h5",
+            r"keras:only\.weights\.h5 could not be loaded \(.*\): expected a whole model of Keras",
+        ),
         ("keras:ResNet50?size=large", r"`size=large` must be a whole number, at least 1"),
-        ("keras:ResNet50?pretrained=false&size=8", r"keras:ResNet50 could not be had \(.*at least 32"),
+        ("keras:ResNet50?pretrained=false&size=8", r"keras:ResNet50 could not be loaded \(.*at least 32"),
         ("checkpoint:broken.h5@keras:MobileNetV2?size=32", r"broken\.h5 does not fit this Functional: "),
         ("checkpoint:broken.h5@timm:resnet18", r"broken\.h5 holds weights of Keras, and this ResNet is no Keras model"),
     ],
@@ -189,7 +193,9 @@ def test_what_cannot_be_had_gets_one_clear_line(text, match, tmp_path, monkeypat
 def test_weights_that_cannot_be_downloaded_get_one_clear_line(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))  # where Keras keeps its files
     monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
-    with pytest.raises(OSError, match=r"^keras:MobileNet could not be had \(URL fetch failure .*: connect to the net"):
+    with pytest.raises(
+        OSError, match=r"^keras:MobileNet could not be loaded \(URL fetch failure .*: connect to the net"
+    ):
         source_from("keras:MobileNet")
 
 

@@ -1,10 +1,14 @@
 """`scheme:rest` on the command line."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
 
-from peppermill.sources import data_from, data_or_inputs_from, source_from
+import peppermill
+from peppermill.sources import SOURCES, Row, data_from, data_or_inputs_from, help_for, source_from, table_for
 
 
 @pytest.fixture
@@ -39,3 +43,24 @@ def test_a_model_of_no_known_scheme_is_told_which_there_are(text):
 def test_data_of_no_known_scheme_are_told_which_there_are(text):
     with pytest.raises(ValueError, match=r"DATA '.*' must begin with one of .*npz:.* as in `npz:file\.npz`"):
         data_from(text)
+
+
+@pytest.mark.parametrize("gives", ["model", "data"])
+def test_a_new_source_is_one_row(gives, monkeypatch):
+    """It is found by its scheme, and stands in the help, the tables of the docs and the suggestions of errors."""
+    row = Row("tarball", gives, "tarball:files.tar", "files in an archive", lambda rest, *_: ("read", rest))
+    monkeypatch.setattr("peppermill.sources.SOURCES", [*SOURCES, row])
+    open_it = source_from if gives == "model" else data_from
+    assert open_it("tarball:a.tar") == ("read", "a.tar")
+    assert "tarball:files.tar (files in an archive)" in help_for(gives)
+    assert "| `tarball:files.tar` | files in an archive |" in table_for(gives)
+    with pytest.raises(ValueError, match=r"one of .*tarball:.* Did you mean `tarball:files\.tar`\?"):
+        open_it("tarbal:a.tar")
+
+
+def test_the_list_of_sources_needs_no_torch():
+    code = "import sys, peppermill.sources as s; s.help_for('model'); print('torch' in sys.modules)"
+    alone = f"import sys, types; p = types.ModuleType('peppermill'); p.__path__ = {peppermill.__path__!r}; "
+    alone += f"sys.modules['peppermill'] = p; {code}"
+    found = subprocess.run([sys.executable, "-c", alone], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "False"

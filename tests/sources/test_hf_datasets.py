@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from peppermill.sources import data_from
-from tests.sources.pictures import picture
+from tests.sources.pictures import picture, read
 
 datasets = pytest.importorskip("datasets")
+pytestmark = pytest.mark.slow  # the library takes seconds to import
 
 COLOURS = ("red", "blue")
 
@@ -47,7 +48,7 @@ def saved(tmp_path):
 
 def test_pictures_with_their_classes(saved):
     items = data_from(saved(pictures()), pixel)
-    inputs, labels = items.read()
+    inputs, labels = read(items)
     assert inputs.tolist() == [list(picture(k).getpixel((3, 2))) for k in range(4)]
     assert labels.tolist() == [0, 1, 0, 1]
     assert items.class_names == COLOURS
@@ -65,13 +66,13 @@ def test_the_models_numbers_count_where_it_has_the_classes_by_name(saved):
 
 
 def test_pictures_can_be_prepared_by_what_is_said(saved):
-    inputs, _ = data_from(f"{saved(pictures())}?size=5&mean=0.5&std=0.5").read()
+    inputs, _ = read(data_from(f"{saved(pictures())}?size=5&mean=0.5&std=0.5"))
     assert inputs.shape == (4, 1, 5, 5)
 
 
 def test_texts(saved):
     items = data_from(saved(texts()), length)
-    inputs, labels = items.read()
+    inputs, labels = read(items)
     assert inputs["input_ids"].tolist() == [[1, 7], [3, 7], [2, 7]]
     assert labels.tolist() == [2, 0, 1]
     assert items.class_names is None
@@ -101,7 +102,7 @@ def test_a_folder_of_files(tmp_path, monkeypatch):
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "test.csv").write_text("sentence,label\ngood,1\nbad film,0\n")
     datasets.disable_progress_bars()
-    inputs, labels = data_from(f"hf:{tmp_path}/data:test", length).read()
+    inputs, labels = read(data_from(f"hf:{tmp_path}/data:test", length))
     assert inputs["input_ids"].tolist() == [[4, 7], [8, 7]]
     assert labels.tolist() == [1, 0]
 
@@ -114,16 +115,16 @@ def test_a_damaged_picture_is_named(saved):
     data = datasets.Dataset.from_dict({"image": [{"bytes": c, "path": None} for c in contents], "label": [0, 1, 2]})
     path = saved(data.cast(features))
     with pytest.raises(ValueError, match=r"2 of 3 items cannot be read: item 1 \(.*\), item 2 \(cannot identify image"):
-        data_from(path, pixel).read()
+        read(data_from(path, pixel))
     with pytest.warns(UserWarning, match="2 of 3 items cannot be read"):
-        assert data_from(f"{path}?bad=skip", pixel).read()[1].tolist() == [0]
+        assert read(data_from(f"{path}?bad=skip", pixel))[1].tolist() == [0]
 
 
 def test_columns_can_be_said(saved):
     data = datasets.Dataset.from_dict({"question": ["a"], "answer": ["bb"], "grade": [5], "other": [6]})
     path = saved(data)
     items = data_from(f"{path}?text=answer&label=grade", length)
-    assert items.read()[0]["input_ids"].tolist() == [[2, 7]]
+    assert read(items)[0]["input_ids"].tolist() == [[2, 7]]
     assert items.labels.tolist() == [5]
     for query, match in (
         (
@@ -168,7 +169,7 @@ def test_texts_need_a_model_that_prepares_them(saved):
 def test_what_is_not_there_is_one_line(tmp_path, monkeypatch):
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
     with pytest.raises(
-        ValueError, match=r"hf:.*nowhere cannot be had \(.*\): name a folder, or data of the hub"
+        ValueError, match=r"hf:.*nowhere could not be loaded \(.*\): give a local folder, or a data set of the hub"
     ) as error:
         data_from(f"hf:{tmp_path}/nowhere", length)
     assert "\n" not in str(error.value)

@@ -1,4 +1,4 @@
-"""`checkpoint:`: weights in files, and archives of `torch.export`."""
+"""Weights in files of any kind, `checkpoint:`, and archives of `torch.export`."""
 
 import pickle
 import zipfile
@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 import torch
 from networks import seeded
+from safetensors.torch import save_file
 from torch import nn
-from typer.testing import CliRunner
 
 import peppermill as pm
-from peppermill.cli.app import app
 from peppermill.sources import source_from
-from peppermill.sources.checkpoint import load_weights
+from peppermill.sources.weight_files import load_weights, read_checkpoint
+
+from . import tiny
 
 
 def network():
@@ -42,13 +43,24 @@ def archive(model, tmp_path):
         lambda s: {"epoch": 3, "model_state_dict": s},
         lambda s: {f"module.{name}": value for name, value in s.items()},
         lambda s: {"model": {f"_orig_mod.{name}": value for name, value in s.items()}},
+        lambda s: {f"module._orig_mod.{name}": value for name, value in s.items()},
+        lambda s: {"state_dict": {f"net.{name}": value for name, value in s.items()} | {"loss.weight": torch.ones(3)}},
     ],
 )
-def test_a_torch_file_gives_its_weights_also_from_where_training_programs_put_them(model, wrapped, tmp_path):
-    torch.save(wrapped(model.state_dict()), tmp_path / "weights.pth")
+@pytest.mark.parametrize("file", ["weights.pth", "weights.th", "weights"])
+def test_a_torch_file_gives_its_weights_also_from_where_training_programs_put_them(model, wrapped, file, tmp_path):
+    """Known by its content: the name says nothing."""
+    torch.save(wrapped(model.state_dict()), tmp_path / file)
     other = seeded(network, seed=1)
-    load_weights(other, tmp_path / "weights.pth")
+    load_weights(other, tmp_path / file)
     assert all(torch.equal(value, model.state_dict()[name]) for name, value in other.state_dict().items())
+
+
+@pytest.mark.parametrize("file", ["weights.safetensors", "weights.bin", "weights"])
+def test_a_safetensors_file_is_known_by_its_content(model, file, tmp_path):
+    save_file(model.state_dict(), tmp_path / file)
+    found = read_checkpoint(tmp_path / file)
+    assert all(torch.equal(value, model.state_dict()[name]) for name, value in found.items())
 
 
 class Malicious:
@@ -102,7 +114,7 @@ def test_a_truncated_torch_file_is_told_so(model, tmp_path):
 )
 def test_a_torch_file_without_a_state_dict_is_told_so(model, content, found, tmp_path):
     torch.save(content, tmp_path / "weights.pt")
-    with pytest.raises(ValueError, match=rf"weights\.pt holds no state dict{found}: save `model\.state_dict\(\)`"):
+    with pytest.raises(ValueError, match=rf"weights\.pt holds no arrays by name{found}: save `model\.state_dict\(\)`"):
         load_weights(model, tmp_path / "weights.pt")
 
 
@@ -132,7 +144,7 @@ def test_weights_for_other_classes_are_told_how_many(model, tmp_path):
 
 def test_weights_without_a_network_are_asked_for_one():
     with pytest.raises(
-        ValueError, match=r"holds weights and no network: name one behind an @, as in `checkpoint:w\.pt@"
+        ValueError, match=r"holds weights and no network: name one after an @, as in `checkpoint:w\.pt@"
     ):
         source_from("checkpoint:w.pt")
 
@@ -155,12 +167,12 @@ def test_the_command_line_fits_and_evaluates_an_archive(archive, model, tmp_path
     inputs = 9 * torch.randn(80, 1, 6, 6, generator=generator)
     labels = torch.multinomial((model(inputs).detach() / 4).softmax(dim=1), 1, generator=generator)[:, 0]
     np.savez("images.npz", x=inputs.numpy(), y=labels.numpy())
-    fitted = CliRunner().invoke(app, ["fit", "checkpoint:model.pt2", "npz:images.npz", "--size", "4"])
+    fitted = tiny.run("fit", "checkpoint:model.pt2", "npz:images.npz", "--size", "4")
     assert fitted.exit_code == 0, fitted.stderr
     expected = pm.fit(model, (inputs, labels), size=4)
     assert expected.sigma > 0
     assert f"sigma = {expected.sigma:.4g}, found with" in fitted.stdout
-    scored = CliRunner().invoke(app, ["evaluate", "checkpoint:model.pt2", "npz:images.npz", "--pep", "pep.json"])
+    scored = tiny.run("evaluate", "checkpoint:model.pt2", "npz:images.npz", "--pep", "pep.json")
     assert scored.exit_code == 0, scored.stderr
     assert f"{pm.evaluate(expected, (inputs, labels)).nll.value:.4f}" in scored.stdout
 

@@ -1,14 +1,16 @@
-"""Every kind of picture becomes red, green and blue bytes."""
+"""Every kind of picture becomes red, green and blue bytes, and then what the options say."""
 
 import io
 import sys
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from peppermill.sources import image_folder
-from peppermill.sources.pictures import constant_picture, picture, resized_by_the_paper, to_rgb
+from peppermill.sources.pictures import picture, preparation, resized_by_the_paper, to_rgb
+from peppermill.sources.source import split_query
 from tests.sources.pictures import picture as noise
 
 GREYS = np.arange(256, dtype=np.uint8).reshape(16, 16)
@@ -96,12 +98,6 @@ def test_real_numbers_of_an_unknown_range_are_refused():
         picture(saved(Image.fromarray(GREYS.astype(np.float32)), "TIFF"))
 
 
-def test_a_constant_picture_has_one_brightness():
-    found = np.asarray(constant_picture(77, height=2, width=3))
-    assert found.shape == (2, 3, 3)
-    assert (found == 77).all()
-
-
 @pytest.mark.parametrize(
     ("size", "resized", "corner"),
     [
@@ -121,7 +117,7 @@ def test_the_paper_s_square_is_pillow_s_bicubic_resize_and_crop(size, resized, c
 def test_no_square_reaches_beyond_the_picture():
     """550 * (299 / 550) is 298.99...: rounded down, a line of InceptionV3's input would be missing."""
     assert int(550 * (299 / 550)) == 298
-    found = np.asarray(resized_by_the_paper(constant_picture(200, 550, 550), 299, 299))
+    found = np.asarray(resized_by_the_paper(Image.new("RGB", (550, 550), (200, 200, 200)), 299, 299))
     assert found.shape == (299, 299, 3)
     assert (found == 200).all()
 
@@ -137,3 +133,79 @@ def test_without_pillow_the_cure_is_named(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(ImportError, match=r'pictures need Pillow: `pip install "peppermill\[images\]"`'):
         image_folder.data(f"{tmp_path}?size=4")
+
+
+def test_a_program_is_no_picture(tmp_path):
+    """Pillow would hand an EPS file to Ghostscript."""
+    (tmp_path / "a.jpg").write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\n")
+    with pytest.raises(OSError, match="cannot identify image file"):
+        picture(tmp_path / "a.jpg")
+
+
+def prepared(query, image, own=None):
+    return preparation(
+        "imagefolder:x", split_query(f"x?{query}", "imagefolder", ("size", "resize", "mean", "std"))[1], own
+    )(image)
+
+
+@pytest.mark.parametrize(("height", "width"), [(40, 60), (61, 40), (33, 33), (9, 100)])
+@pytest.mark.parametrize(("size", "resize"), [(24, 24), (24, 29), (7, 32)])
+def test_the_same_numbers_as_torchvision(height, width, size, resize):
+    transforms = pytest.importorskip("torchvision.transforms")
+    mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+    steps = [
+        transforms.Resize(resize),
+        transforms.CenterCrop(size),
+        transforms.ToTensor(),
+        transforms.Normalize(mean, std),
+    ]
+    image = noise(3, height, width)
+    query = f"size={size}&resize={resize}&mean=0.485,0.456,0.406&std=0.229,0.224,0.225"
+    assert torch.equal(prepared(query, image), transforms.Compose(steps)(image))
+
+
+def test_without_mean_and_std_0_to_1():
+    image = noise(1, 8, 8)
+    expected = torch.tensor([[[image.getpixel((x, y))[c] / 255 for x in range(8)] for y in range(8)] for c in range(3)])
+    assert torch.equal(prepared("size=8", image), expected)
+
+
+def test_one_mean_makes_one_grey_channel():
+    image = noise(1, 8, 8)
+    found = prepared("size=8&mean=0.5&std=0.25", image)
+    assert found.shape == (1, 8, 8)
+    assert float(found[0, 2, 5]) == pytest.approx((image.convert("L").getpixel((5, 2)) / 255 - 0.5) / 0.25)
+
+
+def test_the_models_own_is_used_where_nothing_is_said_and_what_is_said_wins():
+    assert preparation("imagefolder:x", {}, len) is len
+    assert prepared("size=4", noise(), own=len).shape == (3, 4, 4)
+
+
+@pytest.mark.parametrize(
+    ("query", "match"),
+    [
+        ("mean=0.5", "`size` is missing. Say how, as in `\\?size=224"),
+        ("size=0", "`size=0` must be a whole number, at least 1"),
+        ("size=large", "`size=large` must be a whole number"),
+        ("size=8&resize=7", "`resize=7` is smaller than `size=8`"),
+        ("size=8&mean=0.5,0.5", "`mean=0.5,0.5` must be 3 or 1 numbers, separated by commas"),
+        ("size=8&mean=a,b,c", "`mean=a,b,c` must be 3 or 1 numbers"),
+        ("size=8&mean=nan", "`mean=nan` must be 3 or 1 numbers"),
+        ("size=8&std=1,1,0", "`std=1,1,0` must be 3 numbers, none of them 0"),
+        ("size=8&mean=0,0,0&std=1", "`std=1` must be 3 numbers"),
+        ("size=8&colour=red", "the option 'colour=red' is unknown or empty: after `\\?` may stand size=..., resize="),
+        ("size=", "the option 'size=' is unknown or empty"),
+        ("size", "the option 'size' is unknown or empty"),
+    ],
+)
+def test_what_cannot_be_is_told_so(query, match):
+    with pytest.raises(ValueError, match=match):
+        prepared(query, noise())
+
+
+def test_a_model_without_preparation_needs_one():
+    with pytest.raises(
+        ValueError, match=r"imagefolder:x: this model does not say how its pictures are prepared\. Say how"
+    ):
+        preparation("imagefolder:x", {}, None)
