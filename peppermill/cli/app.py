@@ -55,7 +55,7 @@ class Commands(TyperGroup):
                 if console.debug["on"] and not isinstance(error, console.UsageError):
                     raise
                 code = console.complain_of(error)
-            if code == console.INTERRUPTED:
+            if code == console.INTERRUPTED and torchrun.launched_rank() == 0:
                 console.complain("interrupted: no file was left half-written, and what was finished is kept.")
         if options.get("standalone_mode", True):
             sys.exit(code)

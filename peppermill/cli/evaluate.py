@@ -15,6 +15,7 @@ from peppermill.distributed.group import rank
 from peppermill.plumbing.files import refuse_unwritable
 from peppermill.report.record import record_run, sweep_around
 from peppermill.report.run import plain, write_run
+from peppermill.sources.label_file import lines_of
 
 EXAMPLES = (
     "peppermill evaluate python:my_models:resnet npz:test.npz --weights resnet.safetensors --pep pep.json --sweep "
@@ -34,7 +35,10 @@ def command(
     sweep: Annotated[
         str | None, typer.Option(metavar="DATA", help="Also sweep sigma on these data, for the slider of the report.")
     ] = None,
-    class_names: Annotated[Path | None, typer.Option(help="A text file with the name of each class on a line.")] = None,
+    class_names: Annotated[
+        Path | None,
+        typer.Option(exists=True, dir_okay=False, help="A text file with the name of each class on a line."),
+    ] = None,
     images: Annotated[
         bool, typer.Option("--images/--no-images", help="Keep small pictures of the items most helped and hurt.")
     ] = True,
@@ -56,20 +60,20 @@ def command(
     ensemble = options.ensemble(pep, network, likelihood, engine, precision)
     if sweep and ensemble is None:
         raise ValueError("`--sweep` shows the noise of an ensemble: name it with `--pep pep.json`.")
-    labelled, names = which_items.testing(data, source, ensemble, all_items, batch_size)
+    labelled, names = which_items.testing(data, source, ensemble, all_items)
     settings = options.settings(context, "model", "data", "weights", "pep", "bins", "sweep")
     if ensemble and ensemble.recipe.split:
         settings |= {"split": asdict(ensemble.recipe.split), "all items": all_items}
     swept = None
     if sweep and ensemble:
-        tuned = which_items.tuned(sweep, source, ensemble, batch_size)
+        tuned = which_items.tuned(sweep, source, ensemble)
         swept = sweep_around(ensemble, tuned, bins=bins, batch_size=batch_size)
     run = record_run(
         {"network": network, "PEP": ensemble} if ensemble else {"network": network},
         Batches(labelled, network, batch_size=batch_size),
         title=f"{model} on {data}",
         sweep=swept,
-        class_names=options.lines(class_names) if class_names else names,
+        class_names=lines_of(class_names, "the name of a class is") if class_names else names,
         settings=settings,
         likelihood=likelihood or (ensemble.likelihood if ensemble else None),
         bins=bins,

@@ -57,7 +57,7 @@ def command(
     """Find the size of the noise on validation data and write the ensemble, a few hundred bytes."""
     refuse_unwritable(out)
     source = options.source(model, weights, device)
-    labelled, split = which_items.tuning(data, source, validation, split_seed, batch_size)
+    labelled, split = which_items.tuning(data, source, validation, split_seed)
     pep = fit(source.model, labelled, **options.arguments_of(fit, context))
     if rank():
         return

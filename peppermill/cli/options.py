@@ -18,8 +18,7 @@ from peppermill.ensemble import PepEnsemble, load
 from peppermill.likelihood import LIKELIHOODS
 from peppermill.noise import LAWS
 from peppermill.parameters import RULES
-from peppermill.sources import source_from
-from peppermill.sources.label_file import lines_of
+from peppermill.sources import help_for, source_from
 from peppermill.sources.source import Source
 from peppermill.sources.weight_files import load_weights
 
@@ -29,17 +28,10 @@ def listed(rows: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} ({row.help})" if getattr(row, "help", "") else name for name, row in rows.items())
 
 
-Model = Annotated[
-    str,
-    typer.Argument(
-        metavar="MODEL",
-        help="The network: timm:NAME, torchvision:NAME, hf:REPO_OR_FOLDER, keras:NAME_OR_FILE, checkpoint:FILE or "
-        "python:package.module:factory.",
-    ),
-]
-DATA_HELP = "imagefolder:folder, npz:file.npz (arrays x, y), hf:name:split, mnist:test, ... or python:module:factory."
-Data = Annotated[str, typer.Argument(metavar="DATA", help=f"Labelled data: {DATA_HELP}")]
-AnyData = Annotated[str, typer.Argument(metavar="DATA", help=f"Data, with labels or without: {DATA_HELP}")]
+Model = Annotated[str, typer.Argument(metavar="MODEL", help=f"The network: {help_for('model')}.")]
+DATA_HELP = help_for("data", "raw data")
+Data = Annotated[str, typer.Argument(metavar="DATA", help=f"Labelled data: {DATA_HELP}.")]
+AnyData = Annotated[str, typer.Argument(metavar="DATA", help=f"Data, with labels or without: {DATA_HELP}.")]
 Weights = Annotated[
     Path | None, typer.Option(help="Weights for the network: .safetensors, .pt, .pth (a state dict), or .h5 for Keras.")
 ]
@@ -105,15 +97,6 @@ def ensemble(
             f"`--likelihood {likelihood}` contradicts {pep}, fitted with {found.likelihood.name}: leave the option out."
         )
     return found
-
-
-def lines(path: Path) -> list[str]:
-    """The lines of a text file with the name of a class on each."""
-    if not path.is_file():
-        raise ValueError(
-            f"there is no file {path}: `--class-names` must name a text file with the name of each class on a line."
-        )
-    return lines_of(path, "the name of a class is")
 
 
 def numbers(text: str, option: str) -> list[float]:

@@ -45,7 +45,7 @@ def command(
     source = options.source(model, weights, device)
     network = source.model
     predictor = options.ensemble(pep, network, likelihood, engine, precision) or network
-    found = which_items.to_predict(data, source, batch_size)
+    found = which_items.to_predict(data, source)
     if not found.labelled and found.names is None:
         chosen = likelihood_of(predictor, likelihood)
         arrays = _arrays(predict_unlabelled(predictor, found.data, likelihood=chosen, batch_size=batch_size), chosen)

@@ -42,7 +42,7 @@ def command(
     refuse_outputs(out, picture)
     grid = options.numbers(sigmas, "--sigmas") if sigmas else None
     source = options.source(model, weights, device)
-    labelled = which_items.labelled(data, source, batch_size)
+    labelled = which_items.labelled(data, source)
     swept = sweep_sigma(source.model, labelled, grid, **options.arguments_of(sweep_sigma, context))
     if rank():
         return

@@ -21,22 +21,22 @@ from peppermill.sources.pictures import Preparation
 from peppermill.sources.source import Source
 
 
-def labelled(data: str, source: Source, batch_size: int = 500) -> Any:
-    """All labelled data: anything that `fit` takes."""
-    return _checked(_found(data, source), source)
-
-
 @dataclass(frozen=True)
 class ToPredict:
-    """Data as `fit` takes them, or inputs alone; whether their labels mean anything, and the items' names in files."""
+    """Data as `fit` takes them, or inputs alone; whether they have labels, and the names of items that are files."""
 
     data: Any
     labelled: bool
     names: Sequence[str] | None = None
 
 
-def to_predict(data: str, source: Source, batch_size: int) -> ToPredict:
-    """All data, whether they have labels or not."""
+def labelled(data: str, source: Source) -> Any:
+    """All labelled data: anything that `fit` takes."""
+    return _checked(_found(data, source), source)
+
+
+def to_predict(data: str, source: Source) -> ToPredict:
+    """All data, with labels or without."""
     found = _arranged(data_or_inputs_from(data, source.prepare, source.class_names), source)
     if not isinstance(found, Items):
         return ToPredict(found, not isinstance(found, (np.ndarray, Tensor, dict)))
@@ -44,8 +44,8 @@ def to_predict(data: str, source: Source, batch_size: int) -> ToPredict:
     return ToPredict(items, items.labelled, items.names)
 
 
-def tuning(data: str, source: Source, validation: int | None, seed: int, batch_size: int) -> tuple[Any, Split | None]:
-    """The items to tune on, and the split where only some of them are: what is not tuned on is not read."""
+def tuning(data: str, source: Source, validation: int | None, seed: int) -> tuple[Any, Split | None]:
+    """The items to tune on, and the split if they are only some of the data; the other items are not read."""
     found = _found(data, source)
     if validation is None:
         return _checked(found, source), None
@@ -53,34 +53,30 @@ def tuning(data: str, source: Source, validation: int | None, seed: int, batch_s
     return _checked(take(found, split.rows()[0]), source), split
 
 
-def testing(
-    data: str, source: Source, pep: PepEnsemble | None, all_items: bool, batch_size: int
-) -> tuple[Any, Sequence[str]]:
-    """The items to test on, those left out on which sigma was tuned; and the names of the classes, if they have some.
+def testing(data: str, source: Source, pep: PepEnsemble | None, all_items: bool) -> tuple[Any, Sequence[str]]:
+    """The items to test on, without those on which sigma was tuned; and the names of the classes, if they have some.
 
-    Data that are called what the tuned ones were called, and are not the same any more, are refused: nobody could tell
-    which of them were tuned on.
+    If the tuned data have changed since, they are refused: nobody could say which of them were tuned on.
     """
     found = _found(data, source)
     names = getattr(found, "class_names", None) or source.class_names or ()
     split = pep.recipe.split if pep else None
-    if split is None or all_items:
-        return _checked(found, source), names
-    if split.fits(found):
+    if split and not all_items and split.fits(found):
         rest = split.rows()[1]
         say(f"testing on the {len(rest):,} of {split.items:,} items on which sigma was not tuned")
-        return _checked(take(found, rest), source), names
-    if split.is_called(data):
+        found = take(found, rest)
+    elif split and not all_items and split.is_called(data):
         raise ValueError(
             f"{data} has changed since sigma was tuned on {split.validation:,} of its {split.items:,} items, which can "
             "no longer be told from the others: fit again, or test on everything with `--all-items`."
         )
-    say(f"testing on all items: these are other data than {split.data}, on some of which sigma was tuned")
+    elif split and not all_items:
+        say(f"testing on all items: these are other data than {split.data}, on some of which sigma was tuned")
     return _checked(found, source), names
 
 
-def tuned(data: str, source: Source, pep: PepEnsemble, batch_size: int) -> Any:
-    """Of data that were split, the items on which sigma was tuned; all items of other data."""
+def tuned(data: str, source: Source, pep: PepEnsemble) -> Any:
+    """The items of split data on which sigma was tuned; all items of other data."""
     found, split = _found(data, source), pep.recipe.split
     return _checked(take(found, split.rows()[0]) if split and split.fits(found) else found, source)
 
@@ -90,14 +86,14 @@ def _found(data: str, source: Source) -> Any:
 
 
 def _arranged(data: Any, source: Source) -> Any:
-    """Pictures that are prepared as the user says, with their channels where the network has them."""
+    """The data; pictures that the user says how to prepare get their channels in the order of the network."""
     if not source.channels_last or not isinstance(data, Items) or not isinstance(data.prepare, Preparation):
         return data
     return replace(data, prepare=replace(data.prepare, channels_last=True))
 
 
 def _checked(data: Any, source: Source) -> Any:
-    """The data; of files, the items that can be read, if their classes can be the network's."""
+    """The data; if they are files, those that can be read. Raise if their classes cannot be the network's."""
     if not isinstance(data, Items):
         return data
     items = data.readable()

@@ -17,6 +17,7 @@ import urllib.request
 import zipfile
 import zlib
 from dataclasses import dataclass
+from importlib.resources.abc import Traversable
 from pathlib import Path
 
 import numpy as np
@@ -127,13 +128,13 @@ def _read(name: str, published: Published, split: str) -> tuple[np.ndarray, np.n
         if published.shape[0] == 3:
             return _cifar(folder / next(iter(published.sums)), split)
         images, labels = (folder / file for file in published.sums if file.startswith(split.replace("test", "t10k")))
-        return _idx(images), _idx(labels)
+        return read_idx(images), read_idx(labels)
     except DAMAGES as error:
         raise ValueError(f"{npz or folder} is incomplete or damaged ({error}): delete it and get it again.") from error
 
 
-def _idx(path: Path) -> np.ndarray:
-    """The array in a file of MNIST's format."""
+def read_idx(path: Traversable) -> np.ndarray:
+    """The array in a file of MNIST's format; `path` is a Path or a resource of a package."""
     raw = gzip.decompress(path.read_bytes())
     if raw[:3] != b"\x00\x00\x08":
         raise ValueError(f"{path.name} does not begin as an idx file of bytes does")

@@ -53,7 +53,7 @@ def test_pictures_can_be_kept_out_of_the_file(folder):
     ("more", "message"),
     [
         (("--sweep", "npz:validation.npz"), "`--sweep` shows the noise of an ensemble: name it with `--pep pep.json`."),
-        (("--class-names", "missing.txt"), "there is no file missing.txt: `--class-names` must name a text file"),
+        (("--class-names", "missing.txt"), "invalid value for '--class-names': file 'missing.txt' does not exist"),
     ],
 )
 def test_options_that_do_not_fit_are_named(folder, more, message):
