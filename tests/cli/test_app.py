@@ -73,16 +73,29 @@ def test_the_version_needs_no_command(done):
 class Dummy:
     name: str = "cinnamon"
     help: str = "smells of Christmas"
+    scheme: str = "cinnamon"
+    gives: str = "model"
+    example: str = "cinnamon"
 
 
 @pytest.mark.parametrize(
     ("registry", "command"),
-    [("noise.LAWS", "fit"), ("engines.ENGINES", "predict"), ("parameters.RULES", "sweep")],
+    [
+        ("noise.LAWS", "fit"),
+        ("engines.ENGINES", "predict"),
+        ("parameters.RULES", "sweep"),
+        ("likelihood.LIKELIHOODS", "evaluate"),
+        ("sources.SOURCES", "fit"),
+    ],
 )
 def test_a_new_row_of_a_registry_is_in_the_help(peppermill, monkeypatch, registry, command):
     """The row is the only edit: the module with the options is imported again, as in a new process."""
     module, _, name = registry.rpartition(".")
-    monkeypatch.setitem(getattr(import_module(f"peppermill.{module}"), name), "cinnamon", Dummy())
+    rows = getattr(import_module(f"peppermill.{module}"), name)
+    if isinstance(rows, list):
+        monkeypatch.setattr(import_module(f"peppermill.{module}"), name, [*rows, Dummy()])
+    else:
+        monkeypatch.setitem(rows, "cinnamon", Dummy())
     for imported in ("options", COMMANDS[command].module):
         monkeypatch.delitem(sys.modules, f"peppermill.cli.{imported}", raising=False)
         monkeypatch.delattr(cli, imported, raising=False)

@@ -73,7 +73,7 @@ def test_data_that_do_not_fit(validation, refused, change, match):
         ("npz:nowhere.npz", "there is no file nowhere.npz: save one with `np.savez(path, x=inputs, y=labels)`."),
         ("npz:my_models.py", "my_models.py is not an npz file, or is truncated"),
         ("npz:resnet.safetensors", "resnet.safetensors is not an npz file, or is truncated"),
-        ("validation.npz", "DATA 'validation.npz' must begin with one of npz:, python:"),
+        ("validation.npz", "DATA 'validation.npz' must begin with one of npz:, imagefolder:"),
         ("csv:validation.csv", "DATA 'csv:validation.csv' must begin with one of"),
         ("python:my_models:nowhere", "my_models has no function 'nowhere'; it has"),
         ("python:my_models:number", "`validation` is a int: give a DataLoader, a Dataset"),
@@ -129,20 +129,20 @@ def test_weights_that_are_no_numbers(folder, refused, value):
     refused("fit", MODEL, DATA, *WEIGHTS, match="the network itself, without any noise, gives outputs that are NaN or")
 
 
-@pytest.mark.parametrize("how", ["pickled", "truncated", "text", "missing", "folder"])
-def test_weights_that_are_not_in_a_safetensors_file(folder, refused, how):
-    whole = (folder / "resnet.safetensors").read_bytes()
-    (folder / "truncated").write_bytes(whole[:500])
-    (folder / "text").write_text("weights")
+@pytest.mark.parametrize(
+    ("name", "match"),
+    [
+        ("cut.safetensors", "cut.safetensors is not a safetensors file, or is truncated"),
+        ("text.pt", "text.pt is no file that `torch.save` wrote, or is truncated"),
+        ("missing.pt", "there is no file missing.pt: give the path of the weights"),
+        ("folder", "there is no file folder: give the path of the weights"),
+    ],
+)
+def test_weights_that_are_not_in_a_file_of_weights(folder, refused, name, match):
+    (folder / "cut.safetensors").write_bytes((folder / "resnet.safetensors").read_bytes()[:500])
+    (folder / "text.pt").write_text("weights")
     (folder / "folder").mkdir()
-    torch.save(load_file("resnet.safetensors"), folder / "pickled")
-    there = how in ("pickled", "truncated", "text")
-    match = (
-        f"{how} is not a safetensors file, or is truncated"
-        if there
-        else f"there is no file {how}: give the path of the weights"
-    )
-    refused("fit", MODEL, DATA, "--weights", how, match=match)
+    refused("fit", MODEL, DATA, "--weights", name, match=match)
 
 
 @pytest.mark.parametrize(

@@ -364,7 +364,7 @@ def refused(peppermill, *arguments):
         ("python:picture_models:two", FOLDER, "imagefolder:val has 3 classes, but the network tells 2 apart"),
         ("python:picture_models:two", "imagefolder:val/eel?labels=high.csv", "has 8 classes, but the network tells 2"),
         ("python:picture_models:bare", FOLDER, "this model does not say how its pictures are prepared. Say how, as in"),
-        (NETWORK, "hf:./nowhere:test", "hf:./nowhere:test cannot be had ("),
+        (NETWORK, "hf:./nowhere:test", "hf:./nowhere:test could not be loaded ("),
     ],
 )
 def test_what_cannot_be_is_one_clear_line(peppermill, val, folder, model, data, match):
