@@ -18,7 +18,7 @@ class Perturbation:
     """The m members theta_j around theta*, as a function of sigma.
 
     The directions epsilon_j do not depend on sigma (common random numbers): with fresh noise for each sigma, L(sigma)
-    would be a noisy function, and a golden-section search on it would mean nothing.
+    would be a noisy function, and a search for its maximum would mean nothing.
     """
 
     center: Params
@@ -36,35 +36,32 @@ class Perturbation:
         return {name: self.noise.draw(name, member, value) for name, value in self.center.items()}
 
     def member(self, sigma: float, member: int, direction: Params | None = None) -> Params:
-        """theta_j; theta* itself where sigma is 0. `direction` is epsilon_j, where it was drawn before.
+        """theta_j; theta* itself if sigma is 0. `direction` is epsilon_j, if it was drawn before.
 
-        Noise is added in float32 at least, whatever the type of the weights, by fused calls over all arrays. One copy
-        of the selected parameters is made, and no more: each array of noise becomes the array of weights.
+        Noise is added in float32 at least and then rounded to the type of the weights.
         """
         if sigma == 0:
             return dict(self.center)
-        centers, drawn = list(self.center.values()), (direction or self.direction(member)).values()
-        steps = [e.to(torch.promote_types(v.dtype, torch.float32)) for e, v in zip(drawn, centers, strict=True)]
-        if direction:
-            steps = list(torch._foreach_mul(steps, sigma))
-        else:
-            torch._foreach_mul_(steps, sigma)
-        torch._foreach_add_(steps, centers)
-        return {name: step.to(value.dtype) for (name, value), step in zip(self.center.items(), steps, strict=True)}
+        params = {}
+        for name, value in self.center.items():
+            epsilon = direction[name] if direction else self.noise.draw(name, member, value)
+            wide = epsilon.to(torch.promote_types(value.dtype, torch.float32))
+            params[name] = (sigma * wide + value).to(value.dtype)
+        return params
 
     def members(self, sigma: float) -> Iterator[Params]:
-        """theta_1 to theta_m, one at a time; only one where sigma is 0 and all are the same."""
+        """theta_1 to theta_m, one at a time; only one if sigma is 0, when all are the same."""
         for member in range(self.size if sigma != 0 else 1):
             yield self.member(sigma, member)
 
     def scale(self) -> float:
-        """The root mean square of the selected weights, against which a sigma is small or large; 1 if all are zero."""
+        """The root mean square of the selected weights, to which a sigma compares; 1 if all weights are zero."""
         squares = sum(float(value.double().square().sum()) for value in self.center.values())
         return math.sqrt(squares / sum(value.numel() for value in self.center.values())) or 1.0
 
 
-def mention_half_precision(perturbation: Perturbation) -> None:
-    """Warn the caller's caller where noise is rounded after it was added."""
+def warn_half_precision(perturbation: Perturbation) -> None:
+    """Warn if the noise will be rounded after it was added."""
     half = sorted({str(v.dtype) for v in perturbation.center.values() if v.dtype in (torch.float16, torch.bfloat16)})
     if half:
         warn_user(

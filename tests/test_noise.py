@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from peppermill import noise as module
 from peppermill.noise import LAWS, Noise, philox
 
 COUNT = 40_000
@@ -178,19 +177,15 @@ def test_the_first_of_a_pair_is_the_member_without_pairs():
         assert torch.equal(draw(paired, member=2 * pair), draw(single, member=pair))
 
 
-@pytest.mark.parametrize("chunk", [1, 3, 8, 2**20])
-@pytest.mark.parametrize("count", [1, 4, 31, 33])
-def test_the_size_of_a_chunk_does_not_matter(monkeypatch, chunk, count):
-    whole = draw(shape=(count,))
-    monkeypatch.setattr(module, "_CHUNK", chunk)
-    assert torch.equal(draw(shape=(count,)), whole)
-
-
-def test_a_large_parameter_is_drawn_in_several_chunks_without_a_seam(monkeypatch):
-    shape = (4 * module._CHUNK + 9,)
-    several = draw(shape=shape)
-    monkeypatch.setattr(module, "_CHUNK", 2**30)
-    assert torch.equal(several, draw(shape=shape))
+def test_a_large_parameter_is_drawn_in_several_chunks_without_a_seam():
+    """Around the ends of the chunks of 2^15 counters, four numbers each."""
+    noise, chunk = Noise("uniform", antithetic=False, seed=7), 4 * 2**15
+    found = draw(noise, "a.weight", 3, (2 * chunk + 9,))
+    key = struct.unpack("<2I", hashlib.sha256(b"peppermill noise 1\n7\na.weight").digest()[:8])
+    for counter in (0, 2**15 - 1, 2**15, 2**16 - 1, 2**16, 2**16 + 1):
+        expected = [math.sqrt(3) * (2 * (word + 0.5) / 2**32 - 1) for word in plain_philox((counter, 0, 3, 0), key)]
+        np.testing.assert_allclose(found[4 * counter : 4 * counter + 4].double().numpy(), expected, rtol=2**-23)
+    assert len(found) == 2 * chunk + 9
 
 
 def test_a_number_depends_on_its_position_and_not_on_the_shape():
@@ -232,6 +227,11 @@ def test_refuses_a_law_that_it_does_not_know():
 def test_refuses_a_seed_that_is_not_a_whole_number(seed):
     with pytest.raises(TypeError, match=r"`seed=.*` must be a whole number, an `int`"):
         Noise(seed=seed)
+
+
+def test_refuses_pairs_that_are_neither_yes_nor_no():
+    with pytest.raises(TypeError, match="`antithetic='no'` must be True or False"):
+        Noise(antithetic="no")
 
 
 @CUDA
