@@ -14,6 +14,7 @@ import time
 from typing import Any
 
 import torch
+from peppermill.engines.choose import engine_of
 from torch import Tensor, nn
 
 import peppermill as pm
@@ -22,7 +23,6 @@ from benchmarks.networks import resnet20
 from benchmarks.timing import median_ratio, peak_bytes, where, write_result
 from peppermill import fitting
 from peppermill.data import Batches
-from peppermill.engines.choose import engine_of
 from peppermill.engines.loop import run_members
 from peppermill.noise import Noise
 from peppermill.paper.networks import initialize, mnist_mlp

@@ -18,14 +18,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from peppermill.engines.choose import engine_of
+from peppermill.engines.members import members_of
 from torch import Tensor, nn
 
 import peppermill.demo
 from benchmarks.networks import resnet20
 from benchmarks.timing import RESULTS, where
-from peppermill.engines.choose import engine_of
 from peppermill.engines.loop import averaged, member_predictions
-from peppermill.engines.members import members_of
 from peppermill.likelihood import Categorical
 from peppermill.noise import Noise
 from peppermill.paper.networks import initialize, mnist_mlp

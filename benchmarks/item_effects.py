@@ -22,7 +22,7 @@ SEED, MISLABELLED = 0, 0.01
 
 def main() -> None:
     model, (validation, (images, labels)) = peppermill.demo.network(), peppermill.demo.data()
-    pep = pm.fit(model, validation, seed=SEED)
+    pep = pm.fit(model, validation, noise=pm.Noise(seed=SEED))
     flipped, wrong = mislabelled(labels)
     as_they_are = shares(pep, images, labels)
     with_mistakes = shares(pep, images, flipped)

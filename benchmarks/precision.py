@@ -9,11 +9,11 @@ import argparse
 from typing import Any
 
 import torch
+from peppermill.engines.members import PRECISIONS
 
 import peppermill as pm
 import peppermill.demo
 from benchmarks.timing import where, write_result
-from peppermill.engines.members import PRECISIONS
 
 SIZE, SEED = 10, 0
 
@@ -25,7 +25,7 @@ def main() -> None:
     model = peppermill.demo.network()
     validation, test = ((images[:items], labels[:items]) for images, labels in peppermill.demo.data())
     plain = pm.predict(model, test)
-    exact = pm.fit(model, validation, size=SIZE, seed=SEED)
+    exact = pm.fit(model, validation, size=SIZE, noise=pm.Noise(seed=SEED))
     found = {name or "float32": measured(exact, validation, test, name) for name in (None, *PRECISIONS)}
     for row in found.values():
         row["nll_change"] = row["nll"] - found["float32"]["nll"]
@@ -45,7 +45,7 @@ def measured(exact: pm.PepEnsemble, validation: Any, test: Any, precision: str |
     """sigma* of a fit in this precision, its test NLL, and the NLL of the float32 fit run in this precision."""
     pep = exact
     if precision is not None:
-        pep = pm.fit(exact.model, validation, size=SIZE, seed=SEED, precision=precision)
+        pep = pm.fit(exact.model, validation, size=SIZE, noise=pm.Noise(seed=SEED), engine=f"auto:{precision}")
     same_sigma = pm.predict(exact.with_engine("auto", precision), test)
     return {
         "sigma": pep.sigma,

@@ -15,11 +15,10 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import peppermill as pm
 from peppermill.data import Batches
-from peppermill.fingerprint import fingerprint
 from peppermill.noise import Noise
 from peppermill.parameters import select
-from peppermill.recipe import Recipe
-from peppermill.tuning.golden import Evaluation, SigmaSearch
+from peppermill.recipe import Recipe, fingerprint
+from peppermill.tuning.result import Evaluation, SigmaSearch
 
 SIZE, SIGMA = 10, 0.02  # the paper's m at test; time does not depend on sigma
 LAPLACE_ITEMS = 40  # on which laplace-torch is fitted: they change the time of fitting, not that of predicting

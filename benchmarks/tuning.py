@@ -15,13 +15,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from peppermill.engines.choose import engine_of
 from scipy.interpolate import CubicSpline
 
 import peppermill.demo
 from benchmarks.timing import RESULTS, where, write_result
 from benchmarks.trained import IMAGES, Trained, resnet56, table2
 from peppermill.data import Batches
-from peppermill.engines.choose import engine_of
 from peppermill.engines.loop import MemberPass, run_members
 from peppermill.likelihood import Categorical
 from peppermill.noise import Noise

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from peppermill.report.provenance import provenance
     from peppermill.report.record import record_run, sweep_around
     from peppermill.report.run import Run, read_run, write_run
+    from peppermill.tuning.golden import Golden
+    from peppermill.tuning.two_stage import TwoStage
     from peppermill.types import Likelihood, PepWarning, Predictor
 
     __version__: str
@@ -47,6 +49,7 @@ __all__ = [
     "Effect",
     "Effects",
     "Gaussian",
+    "Golden",
     "Likelihood",
     "LocalAnalysis",
     "McDropout",
@@ -63,6 +66,7 @@ __all__ = [
     "SizeCurve",
     "Sweep",
     "Tempered",
+    "TwoStage",
     "WeightAverage",
     "alone",
     "carried_by",
@@ -117,6 +121,8 @@ _NAMES_BY_MODULE = {
     "report.provenance": "provenance",
     "report.record": "record_run sweep_around",
     "report.run": "Run read_run write_run",
+    "tuning.golden": "Golden",
+    "tuning.two_stage": "TwoStage",
     "types": "Likelihood PepWarning Predictor",
 }
 _MODULE_OF = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names.split()}

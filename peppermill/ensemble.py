@@ -13,15 +13,14 @@ from peppermill import parameters as selection
 from peppermill.data import Batches
 from peppermill.engines import Engine, Members, engine_named
 from peppermill.engines.compiled import compiled_outputs
-from peppermill.fingerprint import difference, fingerprint
 from peppermill.likelihood import ensemble_log_likelihoods, mean_prediction, temper
 from peppermill.passes import MemberPass, Request, run_members
 from peppermill.perturbation import Perturbation
 from peppermill.plumbing.modes import as_network, in_training_mode
 from peppermill.plumbing.progress import progress
 from peppermill.predictions import Predictions, predict
-from peppermill.recipe import Recipe, read_fingerprint, read_recipe, write_recipe
-from peppermill.tuning.golden import SigmaSearch
+from peppermill.recipe import Recipe, difference, fingerprint, read_fingerprint, read_recipe, write_recipe
+from peppermill.tuning.result import SigmaSearch
 from peppermill.types import Data, Inputs, Likelihood
 
 

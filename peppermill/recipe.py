@@ -1,7 +1,11 @@
-"""What makes an ensemble out of a network: a few hundred bytes of JSON, because a member is a number and not a copy."""
+"""pep.json: what turns a network into an ensemble, and the fingerprint of the network to which it belongs.
+
+A member is a number and not a copy of the weights, so the file is small; on other weights it means nothing.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import platform
@@ -12,28 +16,36 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from peppermill import parameters
 from peppermill.datasets.splitting import Split
-from peppermill.fingerprint import Fingerprint
 from peppermill.likelihood import likelihood_named
 from peppermill.noise import Noise
 from peppermill.plumbing.files import read_json, write_atomically
-from peppermill.tuning.golden import Evaluation, SigmaSearch
+from peppermill.tuning.result import Evaluation, SigmaSearch
 from peppermill.types import Likelihood
 
 KIND = "peppermill ensemble"
 VERSION = 1
-MOST_BYTES = 4000
+MAX_FILE_BYTES = 4000
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """Counts and digests of a network's state, coarse to fine, so that a difference can be named."""
+
+    tensors: int
+    numbers: int
+    types: str
+    architecture: str  # names and shapes
+    parameters: str  # values
+    buffers: str  # values
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """sigma*, m, the noise, the selection, the likelihood, T, and how they were found.
-
-    For the network of one fingerprint.
-    """
+    """sigma*, m, the noise, the selection, the likelihood, T, and how they were found, for one network."""
 
     sigma: float
     size: int
@@ -44,24 +56,59 @@ class Recipe:
     temperature: float
     search: SigmaSearch
     fingerprint: Fingerprint
-    split: Split | None = None  # the data whose other items are for testing
+    split: Split | None = None  # the items on which sigma was tuned; the others are for testing
+
+
+def fingerprint(model: nn.Module) -> Fingerprint:
+    """The fingerprint of the network as it is now, the same on every device."""
+    state, learned = model.state_dict(), dict(model.named_parameters(remove_duplicate=False))
+    return Fingerprint(
+        tensors=len(state),
+        numbers=sum(value.numel() for value in state.values()),
+        types=",".join(sorted({str(value.dtype).removeprefix("torch.") for value in state.values()})),
+        architecture=_digest(f"{name}{list(value.shape)}".encode() for name, value in state.items()),
+        parameters=_digest(_bytes(value) for name, value in state.items() if name in learned),
+        buffers=_digest(_bytes(value) for name, value in state.items() if name not in learned),
+    )
+
+
+def difference(saved: Fingerprint, found: Fingerprint) -> str:
+    """The difference in words, empty if there is none."""
+    if (saved.tensors, saved.numbers) != (found.tensors, found.numbers):
+        return (
+            f"it has {found.tensors} arrays with {found.numbers:,} numbers, the saved one has {saved.tensors} with "
+            f"{saved.numbers:,}: another architecture"
+        )
+    if saved.architecture != found.architecture:
+        return "its arrays have other names or shapes: another architecture"
+    if saved.types != found.types:
+        return f"its numbers are {found.types}, the saved one's are {saved.types}: convert it first"
+    if saved.parameters != found.parameters:
+        return "its parameters have other values: it was trained further, or from another seed"
+    if saved.buffers != found.buffers:
+        return "its parameters are the same, but its buffers (batch-norm statistics, say) have other values"
+    return ""
 
 
 def versions() -> dict[str, str]:
     """The versions on which a result depends."""
-    return {"peppermill": _own_version(), "torch": torch.__version__, "python": platform.python_version()}
+    try:
+        own = version("peppermill")
+    except PackageNotFoundError:
+        own = "not installed"
+    return {"peppermill": own, "torch": torch.__version__, "python": platform.python_version()}
 
 
 def write_recipe(recipe: Recipe, path: str | Path, names: list[str]) -> None:
-    """One JSON file under 4 kB; of a very long search, the worst points are left out, but never sigma = 0."""
+    """One JSON file under 4 kB; a very long search loses its worst points, but never sigma = 0."""
     evaluations = list(recipe.search.evaluations)
-    while len(text := _text(recipe, names, evaluations)) > MOST_BYTES and len(evaluations) > 2:
+    while len(text := _text(recipe, names, evaluations)) > MAX_FILE_BYTES and len(evaluations) > 2:
         evaluations.remove(min(evaluations, key=lambda e: (e.sigma == 0, e.tempered_log_likelihood)))
     write_atomically(path, text)
 
 
 def read_recipe(path: str | Path, model: nn.Module) -> Recipe:
-    """The recipe in a file, its selection by the names of this network."""
+    """The recipe in a file; its selection is read by the names of this network's parameters."""
     content = read_json(path, KIND, VERSION)
     try:
         recipe = _recipe(content, parameters.names(model))
@@ -84,6 +131,8 @@ def read_fingerprint(path: str | Path) -> Fingerprint:
 
 
 def _text(recipe: Recipe, names: list[str], evaluations: list[Evaluation]) -> str:
+    search, selected = recipe.search, set(recipe.selected)
+    mask = sum(1 << k for k, name in enumerate(names) if name in selected)  # the first name is the lowest bit
     content = {
         "format": KIND,
         "version": VERSION,
@@ -92,15 +141,11 @@ def _text(recipe: Recipe, names: list[str], evaluations: list[Evaluation]) -> st
         "noise": asdict(recipe.noise),
         "temperature": recipe.temperature,
         "likelihood": {"name": recipe.likelihood.name, **recipe.likelihood.settings()},
-        "selection": {"rule": recipe.rule, "arrays": len(recipe.selected), "mask": _mask(names, recipe.selected)},
+        "selection": {"rule": recipe.rule, "arrays": len(recipe.selected), "mask": hex(mask)},
         "search": {
-            "items": recipe.search.items,
-            "joint": recipe.search.joint,
-            "passes": recipe.search.passes,
-            "lower": recipe.search.lower,
-            "upper": recipe.search.upper,
+            **{name: getattr(search, name) for name in ("items", "joint", "passes", "lower", "upper")},
             "columns": ["sigma", "log_likelihood", "temperature", "tempered_log_likelihood"],
-            "evaluations": [_row(evaluation, recipe.search.joint) for evaluation in evaluations],
+            "evaluations": [_row(evaluation, search.joint) for evaluation in evaluations],
         },
         "fingerprint": asdict(recipe.fingerprint),
         **({"split": asdict(recipe.split)} if recipe.split else {}),
@@ -111,13 +156,14 @@ def _text(recipe: Recipe, names: list[str], evaluations: list[Evaluation]) -> st
 
 
 def _recipe(content: dict[str, Any], names: list[str]) -> Recipe:
-    search, likelihood = content["search"], dict(content["likelihood"])
+    search, likelihood, noise = content["search"], dict(content["likelihood"]), content["noise"]
+    mask = int(content["selection"]["mask"], 16)
     return Recipe(
         sigma=float(content["sigma"]),
         size=content["size"],
-        noise=Noise(**content["noise"]),
+        noise=Noise(noise["law"], noise["antithetic"], noise["seed"]),
         rule=content["selection"]["rule"],
-        selected=_unmask(names, content["selection"]["mask"]),
+        selected=tuple(name for k, name in enumerate(names) if mask >> k & 1),
         likelihood=likelihood_named(likelihood.pop("name"), likelihood),
         temperature=float(content["temperature"]),
         search=SigmaSearch(
@@ -126,7 +172,7 @@ def _recipe(content: dict[str, Any], names: list[str]) -> Recipe:
             search["upper"],
             search["items"],
             search["joint"],
-            search.get("passes"),  # files of older versions do not have it
+            search.get("passes"),  # the first files of version one do not have it
         ),
         fingerprint=Fingerprint(**content["fingerprint"]),
         split=Split(**content["split"]) if "split" in content else None,
@@ -134,7 +180,7 @@ def _recipe(content: dict[str, Any], names: list[str]) -> Recipe:
 
 
 def _check(recipe: Recipe, arrays: int) -> None:
-    """Raise where a number cannot be what `fit` found."""
+    """Raise if a number cannot be what `fit` found."""
     if not 0 <= recipe.sigma < math.inf:
         raise ValueError(f"sigma is {recipe.sigma}")
     if not 0 < recipe.temperature < math.inf:
@@ -142,42 +188,30 @@ def _check(recipe: Recipe, arrays: int) -> None:
     if not isinstance(recipe.size, int) or recipe.size < 1:
         raise ValueError(f"size is {recipe.size!r}")
     if not 0 < len(recipe.selected) == arrays:
-        raise ValueError(f"{len(recipe.selected)} arrays are selected where {arrays} should be")
+        raise ValueError(f"{len(recipe.selected)} arrays are selected instead of {arrays}")
     if recipe.split and not 0 < recipe.split.validation < recipe.split.items:
         raise ValueError(f"{recipe.split.validation} of {recipe.split.items} items are split off")
 
 
 def _row(evaluation: Evaluation, joint: bool) -> list[float | None]:
-    """sigma to the last bit, the rest to ten digits; a log-likelihood of minus infinity is null in JSON."""
+    """sigma to the last bit, the rest to ten digits; minus infinity is null in JSON."""
     values = (evaluation.log_likelihood, evaluation.temperature, evaluation.tempered_log_likelihood)
     rounded = [float(f"{value:.10g}") if math.isfinite(value) else None for value in values]
     return [evaluation.sigma, *(rounded if joint else rounded[:1])]
 
 
 def _evaluation(row: list[float | None]) -> Evaluation:
-    sigma, log_likelihood, temperature, tempered = row if len(row) == 4 else (*row, 1.0, row[1])
-    lowest = -math.inf
-    return Evaluation(
-        float(sigma or 0.0),
-        lowest if log_likelihood is None else log_likelihood,
-        float(temperature or 1.0),
-        lowest if tempered is None else tempered,
-    )
+    sigma, *values = row if len(row) == 4 else (*row, 1.0, row[1])
+    log_likelihood, temperature, tempered = (-math.inf if value is None else float(value) for value in values)
+    return Evaluation(float(sigma or 0.0), log_likelihood, temperature, tempered)
 
 
-def _mask(names: list[str], selected: Iterable[str]) -> str:
-    """Which of the network's parameters are selected, as the bits of a hexadecimal number, the first name lowest."""
-    chosen = set(selected)
-    return hex(sum(1 << k for k, name in enumerate(names) if name in chosen))
+def _digest(parts: Iterable[bytes]) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part)
+    return digest.hexdigest()[:16]
 
 
-def _unmask(names: list[str], mask: str) -> tuple[str, ...]:
-    bits = int(mask, 16)
-    return tuple(name for k, name in enumerate(names) if bits >> k & 1)
-
-
-def _own_version() -> str:
-    try:
-        return version("peppermill")
-    except PackageNotFoundError:
-        return "not installed"
+def _bytes(value: Tensor) -> bytes:
+    return bytes(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)

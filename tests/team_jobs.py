@@ -108,7 +108,14 @@ def everything(form: str, batch_size: int, kept_bytes: int | None = None, temper
     validation = in_form(form, (inputs[:ITEMS], labels[:ITEMS]), batch_size)
     test = in_form(form, (test_inputs[:ITEMS], test_labels[:ITEMS]), batch_size)
     with kept(kept_bytes):
-        pep = pm.fit(model, validation, size=4, upper=0.3, iterations=3, temperature=temperature, batch_size=batch_size)
+        pep = pm.fit(
+            model,
+            validation,
+            size=4,
+            search=pm.Golden(upper=0.3, iterations=3),
+            temperature=temperature,
+            batch_size=batch_size,
+        )
         batches = Batches(test, model, batch_size=batch_size)
         members = pep.member_pass(batches)
         predictions = pm.predict(model, batches)
@@ -165,7 +172,7 @@ def pictures(
     mine = items.part(batch_size)
     mine.first_input()
     data, _ = items.read_together(mine, batch_size, kept_bytes)
-    pep = pm.fit(model, data, size=2, iterations=2, batch_size=batch_size, upper=0.5)
+    pep = pm.fit(model, data, size=2, search=pm.Golden(upper=0.5, iterations=2), batch_size=batch_size)
     found = pm.predict(pep, Batches(data, model, batch_size=batch_size))
     curve = [list(vars(e).values()) for e in pep.search.evaluations]
     result = {
@@ -198,7 +205,7 @@ def loader_options() -> list[Any]:
 def sigma_of(count: int, batch_size: int) -> list[Any]:
     """A fit of so many items, however few; and their predictions."""
     model, (inputs, labels), _ = overfitted()
-    pep = pm.fit(model, (inputs[:count], labels[:count]), size=2, iterations=2, batch_size=batch_size)
+    pep = pm.fit(model, (inputs[:count], labels[:count]), size=2, search=pm.Golden(iterations=2), batch_size=batch_size)
     found = pm.predict(pep, Batches((inputs[:count], labels[:count]), model, batch_size=batch_size))
     return [pep.sigma, list(pep.search.points), found.log_probs.tolist(), found.labels.tolist()]
 
@@ -210,7 +217,7 @@ def pixels(ignored: str) -> list[Any]:
     labels = torch.randint(3, (12, 2, 2), generator=torch.Generator().manual_seed(2))
     labels[{"first part": slice(0, 6), "last part": slice(8, 12), "all": slice(None)}[ignored]] = -100
     labels[7, 0, 0] = -100
-    pep = pm.fit(model, (inputs, labels), size=2, iterations=2, batch_size=4)
+    pep = pm.fit(model, (inputs, labels), size=2, search=pm.Golden(iterations=2), batch_size=4)
     return [pep.search.items, pep.sigma, list(pep.search.points), pep.predict_items((inputs, labels)).labels.tolist()]
 
 
@@ -226,7 +233,7 @@ def likelihoods(name: str) -> list[Any]:
     inputs, labels = networks.items(30)
     labels = {"gaussian": inputs[:, 0], "bernoulli": torch.stack([labels > 0, labels > 1], dim=1).long()}[name]
     data = Batches((inputs, labels), model, batch_size=4)
-    pep = pm.fit(model, (inputs, labels), size=3, iterations=2, likelihood=name, batch_size=4)
+    pep = pm.fit(model, (inputs, labels), size=3, search=pm.Golden(iterations=2), likelihood=name, batch_size=4)
     found = pep.predict_items(data)
     return [
         pep.sigma,
@@ -241,7 +248,7 @@ def on_gpu() -> list[Any]:
     """Two processes on one GPU."""
     model, (inputs, labels), _ = overfitted()
     model = copy.deepcopy(model).double().cuda()
-    pep = pm.fit(model, (inputs, labels), size=2, iterations=2, temperature=True, batch_size=48)
+    pep = pm.fit(model, (inputs, labels), size=2, search=pm.Golden(iterations=2), temperature=True, batch_size=48)
     return [pep.sigma, list(pep.search.points), pm.predict(pep, (inputs, labels)).log_probs.tolist()]
 
 
@@ -255,7 +262,7 @@ def recorded() -> str:
     """A run with pictures of the items most helped and hurt."""
     model = networks.cnn()
     images = networks.items(50, (1, 6, 6))
-    pep = pm.fit(model, images, size=2, upper=0.5, iterations=2, batch_size=8)
+    pep = pm.fit(model, images, size=2, search=pm.Golden(upper=0.5, iterations=2), batch_size=8)
     pep = pm.PepEnsemble(model, replace(pep.recipe, sigma=0.1))  # so that somebody is helped
     batches = Batches(images, model, batch_size=8)
     run = plain(pm.record_run({"network": model, "PEP": pep}, batches, title="a run"))
@@ -291,11 +298,11 @@ def odd_one_out(what: str) -> Any:
     """One process differs: the last."""
     odd = rank() == dist.get_world_size() - 1
     model, data = networks.mlp(), networks.items(40)
-    options: dict[str, Any] = {"size": 2, "iterations": 2, "batch_size": 8}
+    options: dict[str, Any] = {"size": 2, "search": pm.Golden(iterations=2), "batch_size": 8}
     if what == "weights":
         model = networks.mlp(seed=int(odd))
     elif what == "seed":
-        options["seed"] = int(odd)
+        options["noise"] = pm.Noise(seed=int(odd))
     elif what == "parameters":
         options["parameters"] = "last_layer" if odd else "kernels"
     elif what == "length":
@@ -342,7 +349,7 @@ def refused(what: str) -> None:
 def warned(what: str) -> None:
     """A warning of the search; one that only the items of one process, or of all, give rise to."""
     if what == "search":
-        pm.fit(networks.mlp(), networks.items(40), size=2, upper=1e-9, batch_size=8)
+        pm.fit(networks.mlp(), networks.items(40), size=2, search=pm.TwoStage(upper=1e-9), batch_size=8)
     else:
         first = {"all": 0, "last": 32}[what]
         inputs = torch.linspace(0, 1, 40)[:, None] - (torch.arange(40) < first)[:, None].float() * 2

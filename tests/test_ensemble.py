@@ -18,10 +18,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import peppermill as pm
 from peppermill import parameters
-from peppermill.fingerprint import fingerprint
 from peppermill.noise import Noise
-from peppermill.recipe import Recipe
-from peppermill.tuning.golden import Evaluation, SigmaSearch
+from peppermill.recipe import Recipe, fingerprint
+from peppermill.tuning.result import Evaluation, SigmaSearch
 
 
 def ensemble(model, sigma=0.3, size=4, rule="kernels", likelihood=None, temperature=1.0, **noise):
@@ -222,8 +221,10 @@ def test_fit_finds_noise_that_helps_on_data_it_has_not_seen(overfitted):
 
 def test_every_option_reaches_the_ensemble(overfitted):
     model, validation, _ = overfitted
-    options = {"parameters": "last_layer", "size": 3, "noise": "uniform", "antithetic": False, "seed": 9}
-    pep = quietly(pm.fit, model, validation, **options, lower=0.01, upper=0.5, iterations=3, temperature=True)
+    options = {"parameters": "last_layer", "size": 3, "noise": pm.Noise("uniform", antithetic=False, seed=9)}
+    pep = quietly(
+        pm.fit, model, validation, **options, search=pm.Golden(lower=0.01, upper=0.5, iterations=3), temperature=True
+    )
     assert pep.recipe.selected == ("4.weight",)
     assert pep.recipe.noise == Noise("uniform", antithetic=False, seed=9)
     assert (pep.size, pep.seed, pep.recipe.rule) == (3, 9, "last_layer")
@@ -233,7 +234,7 @@ def test_every_option_reaches_the_ensemble(overfitted):
 
 def test_fit_is_the_same_every_time_and_another_with_another_seed(overfitted):
     model, validation, _ = overfitted
-    first, again, other = (pm.fit(model, validation, seed=seed, size=4) for seed in (0, 0, 1))
+    first, again, other = (pm.fit(model, validation, noise=pm.Noise(seed=seed), size=4) for seed in (0, 0, 1))
     assert first.recipe == again.recipe
     assert first.search.points[1:] != other.search.points[1:]
 
@@ -244,8 +245,8 @@ def test_the_batches_of_the_validation_data_do_not_matter(overfitted, batch_size
     model, (inputs, labels), _ = overfitted
     model, data = copy.deepcopy(model).double(), (inputs[:60].double(), labels[:60])
     loader = DataLoader(TensorDataset(*data), batch_size=batch_size)
-    found = pm.fit(model, loader if as_loader else data, size=2, iterations=3, batch_size=batch_size)
-    whole = pm.fit(model, data, size=2, iterations=3)
+    found = pm.fit(model, loader if as_loader else data, size=2, search=pm.Golden(iterations=3), batch_size=batch_size)
+    whole = pm.fit(model, data, size=2, search=pm.Golden(iterations=3))
     assert found.sigma == whole.sigma
     assert [value for _, value in found.search.points] == pytest.approx(
         [value for _, value in whole.search.points], rel=1e-11
@@ -264,7 +265,7 @@ def test_fit_takes_dicts_and_tuples(two_inputs, data, temperature):
 
 def test_fit_survives_members_that_break_down(overfitted):
     model, validation, _ = overfitted
-    pep = quietly(pm.fit, model, validation, size=4, upper=1e14, iterations=75)
+    pep = quietly(pm.fit, model, validation, size=4, search=pm.Golden(upper=1e14, iterations=75))
     values = [value for _, value in pep.search.points]
     assert values.count(-math.inf) > 1
     assert pep.search.best.log_likelihood == max(values) > pep.search.baseline.log_likelihood
@@ -378,7 +379,7 @@ def test_ctrl_c_while_the_network_is_recorded_leaves_it_untouched(calls):
             ValueError,
             r"`lower=2\.0` must be below `upper=1\.0`",
         ),
-        (lambda m, x, y: (m, x, y), {"iterations": 0}, ValueError, "`iterations=0` must be at least 1"),
+        (lambda m, x, y: (m, x, y), {"search": pm.Golden(iterations=0)}, ValueError, "`iterations=0` must be at least 1"),
         (lambda m, x, y: (m, x, y), {"parameters": "conv"}, ValueError, "`parameters='conv'` selects nothing"),
         (lambda m, x, y: (m, x, y), {"parameters": "["}, ValueError, "nor a regular expression"),
         (lambda m, x, y: (m, x, y), {"noise": "pink"}, ValueError, "`noise='pink'` is unknown"),
@@ -441,7 +442,7 @@ def test_a_fitted_ensemble_comes_back_with_its_search(overfitted, tmp_path):
 
 def test_a_long_search_is_saved_in_four_kilobytes(overfitted, tmp_path):
     model, validation, _ = overfitted
-    pep = pm.fit(model, validation, size=2, iterations=60, temperature=True)
+    pep = pm.fit(model, validation, size=2, search=pm.Golden(iterations=60), temperature=True)
     pep.save(tmp_path / "pep.json")
     assert len(pep.search.points) > 60
     assert (tmp_path / "pep.json").stat().st_size <= 4000

@@ -116,7 +116,9 @@ def test_without_labels_the_predictions_are_those_with_any(ensemble, likelihood,
     model = networks.mlp(dtype=torch.float64, classes={"categorical": 3, "bernoulli": 1, "gaussian": 2}[likelihood])
     inputs, labels = networks.items(dtype=torch.float64)
     labels = labels.clamp(max=1) if likelihood == "bernoulli" else labels
-    pep = pm.fit(model, (inputs, labels), likelihood=likelihood, size=3, parameters="all", upper=0.4)
+    pep = pm.fit(
+        model, (inputs, labels), likelihood=likelihood, size=3, parameters="all", search=pm.TwoStage(upper=0.4)
+    )
     predictor = pm.PepEnsemble(model, replace(pep.recipe, sigma=0.3)) if ensemble else model
     expected = predict(predictor, (inputs, labels), likelihood=likelihood).log_probs
     found = predict_unlabelled(predictor, inputs, likelihood=likelihood, batch_size=batch_size)

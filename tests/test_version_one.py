@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 import torch
 import version_one
+from version_one import FIXTURES
 
 import peppermill as pm
 
-FIXTURES = Path(__file__).parent / "fixtures" / "version-one"
 EXPECTED = json.loads((FIXTURES / "expected.json").read_text())
 RUNS = ("record", "evaluate", "sweep", "size", "curvature", "probe")
 

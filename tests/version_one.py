@@ -6,10 +6,13 @@ fingerprints in the files stay valid.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+FIXTURES = Path(__file__).parent / "fixtures" / "version-one"
 
 FEATURES, CLASSES = 6, 3
 

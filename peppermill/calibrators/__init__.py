@@ -1,1 +1,33 @@
-"""What is fitted on the averaged log-probabilities."""
+"""What is fitted on averaged log-probabilities, after the members: one row for each method."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from peppermill.calibrators.temperature import best_temperature
+
+
+@dataclass(frozen=True)
+class Calibrator:
+    """One method: its name, a line of help, and the function that fits it.
+
+    `fit(log_probs, labels, weights)` returns what was fitted and the log-likelihood under it.
+    """
+
+    name: str
+    help: str
+    fit: Callable[[Tensor, Tensor, Tensor | None], tuple[float, float]]
+
+
+#: The calibrators by name. A new one is one file and one row.
+CALIBRATORS = {row.name: row for row in (Calibrator("temperature", "one T for all classes", best_temperature),)}
+
+
+def calibrator_named(name: str) -> Calibrator:
+    """The row of this name."""
+    if name not in CALIBRATORS:
+        raise ValueError(f"`calibrator={name!r}` is unknown: choose one of {', '.join(CALIBRATORS)}.")
+    return CALIBRATORS[name]

@@ -11,6 +11,7 @@ import typer
 import peppermill.demo
 from peppermill.cli.console import say, show_methods
 from peppermill.fitting import fit
+from peppermill.noise import Noise
 from peppermill.plumbing.files import refuse_unwritable
 from peppermill.predictors.temperature_scaling import fit_temperature
 from peppermill.report import figures
@@ -36,7 +37,7 @@ def command(
         "5,000 others."
     )
     tempered = fit_temperature(network, validation)
-    both = fit(network, validation, size=size, seed=seed, temperature=True)
+    both = fit(network, validation, size=size, noise=Noise(seed=seed), temperature=True)
     pep = both.without_temperature()
     say(
         f"found sigma = {pep.sigma:.4g} for PEP; sigma = {both.sigma:.4g} and T = {both.temperature:.3g} tuned together"

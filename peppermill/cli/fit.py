@@ -12,9 +12,12 @@ import typer
 from peppermill.cli import options, which_items
 from peppermill.cli.console import say
 from peppermill.distributed.group import rank
+from peppermill.engines import engine_named
 from peppermill.ensemble import PepEnsemble
 from peppermill.fitting import fit
+from peppermill.noise import Noise
 from peppermill.plumbing.files import refuse_unwritable
+from peppermill.tuning.two_stage import search_named
 
 EXAMPLES = (
     "peppermill fit python:my_models:resnet npz:validation.npz --weights resnet.safetensors --temperature --out "
@@ -58,7 +61,10 @@ def command(
     refuse_unwritable(out)
     source = options.source(model, weights, device)
     labelled, split = which_items.tuning(data, source, validation, split_seed)
-    pep = fit(source.model, labelled, **options.arguments_of(fit, context))
+    given = options.arguments_of(fit, context)
+    given["noise"] = Noise(noise, antithetic, seed)
+    given["search"] = search_named(search, lower=lower, upper=upper, iterations=iterations)
+    pep = fit(source.model, labelled, **{**given, "engine": engine_named(engine, precision)})
     if rank():
         return
     pep = PepEnsemble(pep.model, replace(pep.recipe, split=split))

@@ -22,7 +22,7 @@ from peppermill.perturbation import Perturbation
 from peppermill.plumbing.modes import as_network
 from peppermill.plumbing.progress import progress
 from peppermill.predictions import Predictions
-from peppermill.tuning.golden import START
+from peppermill.tuning.likelihood_curve import START
 from peppermill.tuning.search import grow_bracket
 from peppermill.types import Data, Likelihood
 

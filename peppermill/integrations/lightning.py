@@ -23,11 +23,12 @@ from torch.utils.data import DataLoader, DistributedSampler
 from peppermill import metrics
 from peppermill.data import Batches, rebuild_loader
 from peppermill.ensemble import PepEnsemble
-from peppermill.fitting import fit
+from peppermill.fitting import OLD_KEYWORDS, fit
 from peppermill.plumbing.files import refuse_unwritable
 from peppermill.plumbing.nested import map_tensors
 from peppermill.plumbing.optional import importing
 from peppermill.predictions import Predictions, predict
+from peppermill.tuning.golden import Golden
 from peppermill.types import PepWarning
 
 SPLIT_WEIGHTS = ("FSDPStrategy", "DeepSpeedStrategy", "ModelParallelStrategy")
@@ -74,8 +75,8 @@ class PepCallback(_callback_class()):  # type: ignore[misc]
         **options: Any,
     ) -> None:
         super().__init__()
-        known = list(signature(fit).parameters)[2:]
-        for name in options.keys() - known:
+        known = [one.name for one in signature(fit).parameters.values() if one.kind is one.KEYWORD_ONLY]
+        for name in options.keys() - {*known, *OLD_KEYWORDS}:
             raise TypeError(f"`{name}` is no option of PepCallback or `pm.fit`: choose among {', '.join(known)}.")
         self.network, self.path, self.dataloader, self.batch = network, path, dataloader, batch
         self.options = {"temperature": temperature, **options}
@@ -104,7 +105,7 @@ class PepCallback(_callback_class()):  # type: ignore[misc]
             network = self._part(pl_module)
             inputs, labels = next(iter(self._data(trainer, network)))
             two = map_tensors(lambda tensor: tensor[:2], inputs), labels[:2]
-            fit(network, two, **{**self.options, "iterations": 1})
+            fit(network, two, **{**self.options, "search": Golden(iterations=1)})
 
     def on_train_end(self, trainer: Any, pl_module: nn.Module) -> None:
         """Fit PEP; not in `on_fit_end`, because the module has left its device by then."""

@@ -17,10 +17,12 @@ from peppermill.calibrators.temperature import at_limit
 from peppermill.data import output_tensor
 from peppermill.ensemble import PepEnsemble
 from peppermill.fitting import fit
+from peppermill.noise import Noise
 from peppermill.parameters import Selection
 from peppermill.plumbing.devices import device_of, dtype_of
 from peppermill.plumbing.modes import refuse_training_mode
 from peppermill.predictions import predict_unlabelled
+from peppermill.tuning.two_stage import search_named
 from peppermill.types import PepWarning
 
 try:
@@ -108,13 +110,8 @@ class PepClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 (inputs, torch.from_numpy(labels)),
                 parameters=self.parameters,
                 size=self.size,
-                noise=self.noise,
-                antithetic=self.antithetic,
-                seed=self.seed,
-                lower=self.lower,
-                upper=self.upper,
-                iterations=self.iterations,
-                search=self.search,
+                noise=Noise(self.noise, self.antithetic, self.seed),
+                search=search_named(self.search, lower=self.lower, upper=self.upper, iterations=self.iterations),
                 temperature=self.temperature,
                 likelihood="bernoulli" if outputs == 1 else "categorical",
                 batch_size=self.batch_size,

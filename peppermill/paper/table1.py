@@ -16,7 +16,6 @@ from typing import Any
 
 from torch import nn
 
-from peppermill.fingerprint import fingerprint
 from peppermill.paper.image_members import ImageMembers, LabelledPixels
 from peppermill.paper.imagenet import Pictures, listing, pictures
 from peppermill.paper.imagenet_networks import NETWORKS, Network, network_named
@@ -27,6 +26,7 @@ from peppermill.paper.splits import Split, splits_of
 from peppermill.paper.table1_columns import METHODS, Case, Column, Part, comparisons
 from peppermill.parameters import select
 from peppermill.plumbing.files import read_json
+from peppermill.recipe import fingerprint
 from peppermill.report.provenance import provenance
 from peppermill.report.run import plain
 from peppermill.sources.small_images import images

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from peppermill.data import output_tensor
+from peppermill.likelihood import mean_prediction
 from peppermill.plumbing.modes import as_network, in_training_mode
 from peppermill.predictions import likelihood_of
 from peppermill.types import Likelihood
 
 
 class DeepEnsemble(nn.Module):
-    """Several trained networks as one predictor; the networks are held, not copied, and never changed.
+    """Several trained networks as one predictor; it holds the networks themselves and never changes them.
 
     It gives the logarithm of the averaged probability in the networks' own layout: valid logits.
     """
@@ -45,12 +47,8 @@ class DeepEnsemble(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         """ln of the averaged probability."""
-        total = None
-        for model in self.models:
-            predictions = self.likelihood.predict(output_tensor(model(*args, **kwargs)))
-            total = self.likelihood.accumulate(total, predictions)
-        assert total is not None
-        return self.likelihood.outputs(self.likelihood.average(total, self.size))
+        predictions = [self.likelihood.predict(output_tensor(model(*args, **kwargs))) for model in self.models]
+        return self.likelihood.outputs(mean_prediction(self.likelihood, torch.stack(predictions)))
 
     def extra_repr(self) -> str:
         return f"size={self.size}"

@@ -15,7 +15,7 @@ from peppermill.types import Likelihood
 class SingleNetwork(nn.Module):
     """p(y; x, theta*) of eq. 1, as normalised log-probabilities in the network's own layout.
 
-    The network is held, not copied, and never changed.
+    It holds the network itself, not a copy, and never changes it.
     """
 
     def __init__(self, model: nn.Module, *, likelihood: str | Likelihood | None = None) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from peppermill.calibrators.temperature import best_temperature, mention_limit
+from peppermill.calibrators.temperature import best_temperature, warn_at_limit
 from peppermill.data import output_tensor
 from peppermill.likelihood import temper
 from peppermill.plumbing.modes import as_network, in_training_mode
@@ -43,7 +43,7 @@ def fit_temperature(predictor: Any, validation: Data, *, likelihood: str | Likel
         raise ValueError("`fit_temperature` is for classifiers: a Gaussian likelihood has no temperature.")
     predictions = predict(predictor, validation, likelihood=chosen, argument="validation")
     temperature, _ = best_temperature(predictions.log_probs, predictions.labels)
-    mention_limit(temperature)
+    warn_at_limit(temperature)
     if hasattr(predictor, "with_temperature"):
         return predictor.with_temperature(temperature)
     return Tempered(predictor, temperature, chosen)

@@ -15,8 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from peppermill.fingerprint import fingerprint
-from peppermill.recipe import versions
+from peppermill.recipe import fingerprint, versions
 
 
 def provenance(seed: int, network: nn.Module | None = None) -> dict[str, Any]:

@@ -1,174 +1,175 @@
-"""Eq. 8 for a third of the price: a part of the validation items shows where to look, all of them decide.
+"""Eq. 8 for a third of the price, the default search: a subsample shows where to look, all items decide.
 
-1. The network itself passes over all items; where it is surprised, a part of them is chosen (`sample.py`).
-2. On the sample: steps up and down from a seventh of the weights' root mean square, then closer steps around the best.
-3. On all items: the summit that the sample shows, a second sigma beside it, the summit of the sketch bent onto both.
+1. The network passes over all items; a subsample prefers those that surprise it (`subsample.py`).
+2. On the subsample: steps up and down from a seventh of the weights' root mean square, then closer ones at the best.
+3. On all items: the summit of the subsample's gain curve, a second sigma beside it, then the summit of the corrected
+   curve (`gain_curve.py`) while it promises more than a hundredth of the gain's standard error.
 
-Only evaluations on all items are ever compared with sigma = 0 or with each other. With a temperature the same is done
-for L(sigma), and then for its profile max_T L(sigma, T): every sigma that PEP alone would pay for is paid for, so that
-tuning both together loses to neither on the validation data.
+Only values on all items are compared with sigma = 0 or with each other. With a temperature all this is done for
+L(sigma) and again for its profile max_T L(sigma, T), so that joint tuning tries every sigma that PEP alone would try
+and loses to neither PEP nor temperature scaling on the validation data.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
-from peppermill.old_engines.loop import MemberPass
-from peppermill.tuning.gain_curve import Sketch
-from peppermill.tuning.golden import START, Evaluation, Evaluations, SigmaSearch, check_interval, comment
-from peppermill.tuning.search import GROWTH, walk
-from peppermill.tuning.subsample import Sample
+from peppermill.calibrators.temperature import warn_at_limit
+from peppermill.passes import Request
+from peppermill.tuning.gain_curve import GainCurve
+from peppermill.tuning.golden import Golden
+from peppermill.tuning.likelihood_curve import START, LikelihoodCurve
+from peppermill.tuning.result import Evaluation, SigmaSearch, check_interval, warn_about
+from peppermill.tuning.search import GROWTH, grow_bracket
+from peppermill.tuning.subsample import cut_subsample
 
-LIMIT, MORE = 5.0, 1.0  # passes of all members over all items; and so many more for the profile
-STEPS = 4  # on all items, for each of the two curves
-APART = 0.1  # of ln sigma, between the first two values on all items: the second one tells the slope
-WORTH = 0.01  # of the standard error of PEP's gain so far: less than this is not worth a pass
-SAME = 0.01  # of ln sigma: nearer than this is the same sigma
-
-SEARCHES = ("quick", "golden")
-
-#: What is to be maximized: L(sigma), or its profile.
-Value = Callable[[Evaluation], float]
-
-
-def tune_quickly(
-    run: Callable[[float, Sample | None], MemberPass],
-    choose: Callable[[MemberPass], Sample | None],
-    *,
-    scale: float,
-    lower: float | None = None,
-    upper: float | None = None,
-    joint: bool = False,
-) -> SigmaSearch:
-    """Search sigma in at most five passes of all members over all items, six with T; sigma = 0 is always in the race.
-
-    `run` passes over all items or over a sample, which `choose` makes once the network itself has passed over all.
-    Where it makes none, because the data are few, every value is one on all items, and more of them are paid for.
-    """
-    check_interval(lower, upper)
-    network = run(0.0, None)
-    sample = choose(network)
-    whole = Evaluations(lambda sigma: run(sigma, None) if sigma else network, joint)
-    whole(0.0)
-    sketched = Evaluations(lambda sigma: run(sigma, sample), joint, sample.weights, sample.share) if sample else whole
-    hunt = _Hunt(whole, sketched, scale, lower or 0.0, upper or math.inf)
-    hunt.climb(lambda evaluation: evaluation.log_likelihood)
-    if joint:
-        replace(hunt, limit=LIMIT + MORE).climb(lambda evaluation: evaluation.tempered_log_likelihood)
-    search = hunt.found(joint)
-    comment(search, lower or 0.0, upper)
-    return search
-
-
-def search_named(search: str | None, iterations: int | None) -> str:
-    """The search that was asked for; iterations are those of the golden section."""
-    named = search or ("quick" if iterations is None else "golden")
-    if named not in SEARCHES:
-        raise ValueError(f"`search={search!r}` is unknown: choose one of {', '.join(SEARCHES)}.")
-    if named == "quick" and iterations is not None:
-        raise ValueError(
-            f'`iterations={iterations}` is for the golden section: leave it out, or use `search="golden"`.'
-        )
-    return named
+MAX_PASSES, PROFILE_PASSES = 5.0, 1.0  # of all members over all items; the profile may use more
+MAX_STEPS = 4  # on all items, for each of the two curves
+SECOND_STEP = 0.1  # in ln sigma: the least distance of the second sigma on all items, which shows the slope
+WORTHWHILE_GAIN = 0.01  # in units of the standard error of the gain so far
+SAME_SIGMA = 0.01  # in ln sigma: closer values count as one
 
 
 @dataclass(frozen=True)
-class _Hunt:
-    """The evaluations on all items and on the sample, the same where there is no sample; and where to search."""
+class TwoStage:
+    """A search in at most five passes of all members over all items, six with T.
 
-    whole: Evaluations
-    sketched: Evaluations
+    `lower` and `upper` say where to search. With fewer than 500 examples there is no subsample: every value is one on
+    all items, and more of them are tried.
+    """
+
+    lower: float | None = None
+    upper: float | None = None
+
+    def __post_init__(self) -> None:
+        check_interval(self.lower, self.upper)
+
+    def tune(self, request: Request, joint: bool = False) -> SigmaSearch:
+        """The best sigma, or the best sigma and T; sigma = 0 always competes."""
+        whole = LikelihoodCurve(request, joint)
+        whole(0.0)
+        subsample = cut_subsample(request, whole.rows[0.0][0])
+        sampled = LikelihoodCurve(request, joint, subsample) if subsample else whole
+        climb = _Climb(whole, sampled, request.perturbation.scale(), self.lower or 0.0, self.upper or math.inf)
+        climb.run()
+        if joint:
+            replace(climb, tempered=True, limit=MAX_PASSES + PROFILE_PASSES).run()
+        evaluations = tuple(whole.known.values())
+        search = SigmaSearch(evaluations, 0.0, 0.0, whole.items, joint, climb.passes)
+        tried, best = {*whole.known, *sampled.known}, search.best.sigma
+        below, above = [s for s in tried if s < best], [s for s in tried if s > best]
+        search = replace(search, lower=max(below, default=best), upper=min(above, default=best))
+        warn_about(search, self.lower, self.upper)
+        if joint:
+            warn_at_limit(search.best.temperature)
+        return search
+
+
+@dataclass(frozen=True)
+class _Climb:
+    """The climb of one curve, L(sigma) or its profile: on the subsample first, then on all items.
+
+    Without a subsample, `whole` and `sampled` are the same object.
+    """
+
+    whole: LikelihoodCurve
+    sampled: LikelihoodCurve
     scale: float
     lower: float
     upper: float
-    limit: float = LIMIT
+    tempered: bool = False
+    limit: float = MAX_PASSES
 
-    def climb(self, value: Value) -> None:
-        """Look on the sample, then step on all items until nothing more is to be gained or the limit is reached."""
-        self._look(value)
-        for _ in range(STEPS):
-            sigma = self._next(value)
-            if sigma is None or not self.affords():
+    def run(self) -> None:
+        """Look on the subsample, then step on all items until nothing more is expected or the limit is reached."""
+        self._look()
+        for _ in range(MAX_STEPS):
+            sigma = self._next()
+            if sigma is None or not self._affords(looks=0):
                 return
             self.whole(sigma)
-
-    def affords(self, looks: int = 0) -> bool:
-        """Whether so many looks on the sample and a value on all items stay within the limit."""
-        wanted = self.passes + self.whole.size * (1 + looks * self.sketched.share)
-        return not self.sampled or wanted <= self.limit * self.whole.size
-
-    @property
-    def sampled(self) -> bool:
-        return self.whole is not self.sketched
 
     @property
     def passes(self) -> float:
         """Forward passes of one network over all data."""
-        return self.whole.passes + self.sketched.passes * self.sampled
+        return self.whole.passes + (self.sampled.passes if self.sampled is not self.whole else 0.0)
 
-    def found(self, joint: bool) -> SigmaSearch:
-        """The search so far, between the neighbors of the best sigma among all that were tried."""
-        search = SigmaSearch(tuple(self.whole.known.values()), 0.0, 0.0, self.whole.items, joint, self.passes)
-        tried, best = {*self.whole.known, *self.sketched.known}, search.best.sigma
-        below, above = (s for s in tried if s < best), (s for s in tried if s > best)
-        return replace(search, lower=max(below, default=best), upper=min(above, default=best))
-
-    def _look(self, value: Value) -> None:
-        """Steps up and down on the sample, then closer ones around the best.
-
-        A look that no step can follow is worth nothing, and is not taken.
-        """
+    def _look(self) -> None:
+        """Steps up and down on the subsample, then closer ones around the best."""
 
         def seen(sigma: float) -> float:
-            near = _known(sigma, self.sketched)
-            new = near not in self.sketched.known
-            return -math.inf if new and not self.affords(looks=1) else value(self.sketched(near))
+            near = _near(sigma, self.sampled)
+            if near not in self.sampled.known and not self._affords(looks=1):
+                return -math.inf
+            return self._value(self.sampled(near))
 
-        walk(seen, self._inside(START * GROWTH**2 * self.scale), self.lower, self.upper)
+        start = self._inside(START * GROWTH**2 * self.scale)
+        grow_bracket(seen, start, limits=(self.lower, self.upper), patience=1, steps_down=5)
         for step in (GROWTH**0.5, GROWTH**0.25):
-            center = max(self.sketched.known, key=lambda sigma: (seen(sigma), -sigma))
+            center = max(self.sampled.known, key=lambda sigma: (seen(sigma), -sigma))
             for sigma in (center * step, center / step) if center else ():
                 seen(self._inside(sigma))
 
-    def _next(self, value: Value) -> float | None:
-        """The next sigma to pay for on all items, if one is worth it."""
-        sample, whole = _gains(self.sketched, value), _gains(self.whole, value)
-        if not any(map(math.isfinite, sample.values())):
+    def _next(self) -> float | None:
+        """The next sigma to try on all items, if one is worth a pass."""
+        sampled, whole = self._gains(self.sampled), self._gains(self.whole)
+        if not any(map(math.isfinite, sampled.values())):
             return None
-        if not whole and max(sample.values()) <= 0:
-            return self._inside(START * self.scale)  # the sample sees no gain: ask all items once
-        sigma, expected = Sketch(sample, whole if self.sampled else {}).summit()
-        best = max(whole.values(), default=0.0)
-        if len(whole) == 1 and self.sampled and max(expected, best) > 0:
-            return self._beside(next(iter(whole)), sigma)
-        worthless = expected <= max(best, 0.0) + WORTH * self._noise()
-        return None if worthless or _known(sigma, self.whole) != sigma else sigma
-
-    def _noise(self) -> float:
-        """The standard error of the gain that noise alone has brought so far."""
-        best = max(self.whole.known.values(), key=lambda evaluation: evaluation.log_likelihood)
-        return self.whole.noises[best.sigma]
+        if not whole and max(sampled.values()) <= 0:
+            return self._inside(START * self.scale)  # the subsample sees no gain: ask all items once
+        corrected = self.sampled is not self.whole
+        sigma, expected = GainCurve(sampled, whole if corrected else {}).summit()
+        best = max(whole, key=lambda known: whole[known], default=0.0)
+        gain = max(whole.get(best, 0.0), 0.0)
+        if len(whole) == 1 and corrected and max(expected, gain) > 0:
+            return self._beside(best, sigma)
+        error = self.whole.standard_error(best if gain > 0 else 0.0, self.tempered)
+        worthless = expected <= gain + WORTHWHILE_GAIN * error
+        return None if worthless or _near(sigma, self.whole) != sigma else sigma
 
     def _beside(self, first: float, sigma: float) -> float:
-        """The second sigma, not nearer to the first than `APART`, on the side to which the summit lies."""
-        if abs(math.log(sigma / first)) >= APART:
+        """The second sigma on all items: not too close to the first, on the side of the expected summit."""
+        if abs(math.log(sigma / first)) >= SECOND_STEP:
             return sigma
-        up, down = self._inside(first * math.exp(APART)), self._inside(first * math.exp(-APART))
+        up, down = self._inside(first * math.exp(SECOND_STEP)), self._inside(first * math.exp(-SECOND_STEP))
         return up if (sigma >= first and up > first) or down == first else down
+
+    def _affords(self, looks: int) -> bool:
+        """Whether this many looks at the subsample and one value on all items stay within the limit."""
+        subsample, size = self.sampled.subsample, self.whole.request.perturbation.size
+        return subsample is None or self.passes + size * (1 + looks * subsample.share) <= self.limit * size
+
+    def _gains(self, curve: LikelihoodCurve) -> dict[float, float]:
+        zero = self._value(curve(0.0))
+        return {sigma: self._value(found) - zero for sigma, found in curve.known.items() if sigma}
+
+    def _value(self, evaluation: Evaluation) -> float:
+        return evaluation.tempered_log_likelihood if self.tempered else evaluation.log_likelihood
 
     def _inside(self, sigma: float) -> float:
         return min(max(sigma, self.lower), self.upper)
 
 
-def _gains(evaluations: Evaluations, value: Value) -> dict[float, float]:
-    """Gains over sigma = 0, by sigma."""
-    zero = value(evaluations(0.0))
-    return {sigma: value(found) - zero for sigma, found in evaluations.known.items() if sigma}
-
-
-def _known(sigma: float, evaluations: Evaluations) -> float:
-    """A sigma so near that it may stand for this one, or this one."""
-    alike = (known for known in evaluations.known if known and abs(math.log(known / sigma)) < SAME)
+def _near(sigma: float, curve: LikelihoodCurve) -> float:
+    """A known sigma that is so close that it can replace this one, or this one."""
+    alike = (known for known in curve.known if known and abs(math.log(known / sigma)) < SAME_SIGMA)
     return next(alike, sigma) if sigma else sigma
+
+
+#: The searches by name; "quick" is version one's name of the default.
+SEARCHES: dict[str, type[Golden] | type[TwoStage]] = {"two_stage": TwoStage, "golden": Golden, "quick": TwoStage}
+
+
+def search_named(name: str | None, **settings: Any) -> Golden | TwoStage:
+    """The search of this name with these settings, None meaning the default; `iterations` alone mean golden section."""
+    given = {setting: value for setting, value in settings.items() if value is not None}
+    name = name or ("golden" if "iterations" in given else "two_stage")
+    if name not in SEARCHES:
+        raise ValueError(f"`search={name!r}` is unknown: choose one of {', '.join(SEARCHES)}.")
+    if name != "golden" and "iterations" in given:
+        raise ValueError(
+            f'`iterations={given["iterations"]}` is for the golden section: leave it out, or use `search="golden"`.'
+        )
+    return SEARCHES[name](**given)

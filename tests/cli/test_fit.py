@@ -12,7 +12,7 @@ ARGUMENTS = ("fit", "python:my_models:resnet", "npz:validation.npz", "--weights"
 
 
 def test_the_file_holds_what_the_library_finds(done, network, data, folder):
-    pep = pm.fit(network, data("validation"), size=4, seed=3)
+    pep = pm.fit(network, data("validation"), size=4, noise=pm.Noise(seed=3))
     written = done(*ARGUMENTS, "--size", 4, "--seed", 3)
     loaded = pm.load("pep.json", network)
     assert (loaded.sigma, loaded.size, loaded.seed) == (pep.sigma, 4, 3)
@@ -48,12 +48,12 @@ def test_a_temperature_is_tuned_and_saved(done, network, data):
         (("--parameters", "last_layer"), {"parameters": "last_layer"}),
         (("--parameters", r"^0\.weight"), {"parameters": r"^0\.weight"}),
         (("--noise", "uniform"), {"noise": "uniform"}),
-        (("--independent",), {"antithetic": False}),
-        (("--lower", "0.01", "--upper", "2", "--iterations", "3"), {"lower": 0.01, "upper": 2.0, "iterations": 3}),
+        (("--independent",), {"noise": pm.Noise(antithetic=False)}),
+        (("--lower", "0.01", "--upper", "2", "--iterations", "3"), {"search": pm.Golden(3, 0.01, 2.0)}),
         (("--search", "golden"), {"search": "golden"}),
         (("--batch-size", "7"), {"batch_size": 7}),
         (("--engine", "vmap"), {"engine": "vmap"}),
-        (("--precision", "bfloat16"), {"precision": "bfloat16"}),
+        (("--precision", "bfloat16"), {"engine": "auto:bfloat16"}),
     ],
 )
 def test_every_option_is_that_of_the_library(done, network, data, options, keywords):

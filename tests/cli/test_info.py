@@ -11,7 +11,7 @@ WEIGHTS = ("--weights", "resnet.safetensors")
 
 
 def test_an_ensemble(done, network, data, folder):
-    pep = pm.fit(network, data("validation"), size=4, seed=9, noise="uniform", antithetic=False)
+    pep = pm.fit(network, data("validation"), size=4, noise=pm.Noise("uniform", antithetic=False, seed=9))
     pep.save("pep.json")
     (folder / "resnet.safetensors").unlink()
     (folder / "my_models.py").unlink()
@@ -32,7 +32,7 @@ def test_an_ensemble(done, network, data, folder):
 
 def test_a_search_that_met_members_that_broke_down(done, network, data):
     with pytest.warns(pm.PepWarning, match="noise does not help here"):
-        pm.fit(network, data("validation"), size=2, upper=1e38, iterations=1).save("pep.json")
+        pm.fit(network, data("validation"), size=2, search=pm.Golden(upper=1e38, iterations=1)).save("pep.json")
     assert "L(sigma)/N = not finite" in done("info", "pep.json")
 
 

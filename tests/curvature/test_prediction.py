@@ -41,7 +41,7 @@ def test_item_effects_are_the_items_gains_and_add_up_to_the_pep_effect(temperatu
 
 @pytest.mark.filterwarnings("ignore:noise does not help")
 def test_without_noise_no_item_has_an_effect() -> None:
-    pep = pm.fit(network(), data(), parameters="all", lower=5.0, upper=6.0, iterations=1)
+    pep = pm.fit(network(), data(), parameters="all", search=pm.Golden(lower=5.0, upper=6.0, iterations=1))
     assert pep.sigma == 0
     assert pep.item_effects(data()).tolist() == [0.0] * 60
 
@@ -100,7 +100,7 @@ def test_hard_and_mislabelled_items_carry_the_effect_of_the_embedded_network() -
     model, (validation, _) = peppermill.demo.network(), peppermill.demo.data()
     inputs, labels = validation[0][:600], validation[1][:600].clone()
     labels[:12] = (labels[:12] + 1) % 10  # two in a hundred are mislabelled
-    recipe = pm.fit(model, (inputs, labels), size=4, lower=0.008, upper=0.016, iterations=1)
+    recipe = pm.fit(model, (inputs, labels), size=4, search=pm.Golden(lower=0.008, upper=0.016, iterations=1))
     effects = recipe.item_effects((inputs, labels))
     wrong = model(inputs).argmax(1) != labels
     assert float(effects[wrong].sum()) > float(effects.sum())  # the others lose a little

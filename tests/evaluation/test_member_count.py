@@ -14,11 +14,10 @@ import peppermill as pm
 from peppermill.ensemble import PepEnsemble
 from peppermill.evaluation.member_count import size_curve_of
 from peppermill.evaluation.scores import Estimate
-from peppermill.fingerprint import fingerprint
 from peppermill.noise import Noise
 from peppermill.parameters import select
-from peppermill.recipe import Recipe
-from peppermill.tuning.golden import Evaluation, SigmaSearch
+from peppermill.recipe import Recipe, fingerprint
+from peppermill.tuning.result import Evaluation, SigmaSearch
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from peppermill import metrics
 def test_a_point_holds_the_scores_of_the_ensemble_at_that_sigma(overfitted):
     """The same members as those of `fit` with the same seed, scored by the metrics themselves."""
     model, validation, _ = overfitted
-    pep = pm.fit(model, validation, seed=3, size=4)
+    pep = pm.fit(model, validation, noise=pm.Noise(seed=3), size=4)
     sweep = pm.sweep_sigma(model, validation, [pep.sigma], seed=3, size=4, bins=15)
     found, predictions = sweep.points[1], pm.predict(pep, validation)
     assert found.log_likelihood == pytest.approx(float(predictions.log_likelihoods.mean()), rel=1e-12)

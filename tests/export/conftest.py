@@ -4,11 +4,10 @@ import pytest
 from torch import nn
 
 import peppermill as pm
-from peppermill.fingerprint import fingerprint
 from peppermill.noise import Noise
 from peppermill.parameters import select
-from peppermill.recipe import Recipe
-from peppermill.tuning.golden import Evaluation, SigmaSearch
+from peppermill.recipe import Recipe, fingerprint
+from peppermill.tuning.result import Evaluation, SigmaSearch
 
 
 @pytest.fixture

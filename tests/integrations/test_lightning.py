@@ -46,10 +46,10 @@ def module():
 @pytest.mark.parametrize("temperature", [False, True])
 @pytest.mark.parametrize("package", [lightning.pytorch, pytorch_lightning], ids=lambda package: package.__name__)
 def test_after_the_training_the_ensemble_is_that_of_fit_on_the_validation_data(package, temperature, tmp_path):
-    found, callback = module_class(package)(), pm.PepCallback(size=4, seed=2, temperature=temperature)
+    found, callback = module_class(package)(), pm.PepCallback(size=4, noise=pm.Noise(seed=2), temperature=temperature)
     trainer(callback, tmp_path, package).fit(found, loader(), loader(seed=2))
     found.eval()
-    expected = pm.fit(found, together(loader(seed=2)), size=4, seed=2, temperature=temperature)
+    expected = pm.fit(found, together(loader(seed=2)), size=4, noise=pm.Noise(seed=2), temperature=temperature)
     assert callback.pep.recipe.selected == ("net.0.weight", "net.4.weight")
     assert callback.pep.sigma == pytest.approx(expected.sigma)
     assert callback.pep.temperature == pytest.approx(expected.temperature)
@@ -202,7 +202,7 @@ def test_a_regression_has_no_calibration_error(tmp_path):
 
     inputs, _ = networks.items(60)
     data = DataLoader(TensorDataset(inputs, inputs.sum(dim=1)), batch_size=16)
-    callback = pm.PepCallback(size=2, likelihood="gaussian", temperature=False, upper=0.3)
+    callback = pm.PepCallback(size=2, likelihood="gaussian", temperature=False, search=pm.TwoStage(upper=0.3))
     trainer(callback, tmp_path).fit(Regression(), data, data)
     assert set(callback.metrics) == {"pep/sigma", "pep/temperature", "pep/nll_before", "pep/nll"}
 

@@ -90,7 +90,7 @@ def strings():
 def test_the_probabilities_are_those_of_fit(overfitted, temperature):
     model, validation, test = overfitted
     found = pm.PepClassifier(model, size=4, seed=3, temperature=temperature).fit(*arrays(validation))
-    expected = pm.fit(model, validation, size=4, seed=3, temperature=temperature)
+    expected = pm.fit(model, validation, size=4, noise=pm.Noise(seed=3), temperature=temperature)
     assert (found.pep_.sigma, found.pep_.temperature) == (expected.sigma, expected.temperature)
     probabilities = found.predict_proba(test[0].numpy())
     np.testing.assert_allclose(probabilities, expected.predict_proba(test[0]).detach(), rtol=1e-4)
@@ -104,18 +104,12 @@ def test_the_probabilities_are_those_of_fit(overfitted, temperature):
 @quiet
 def test_every_option_of_fit_arrives(overfitted):
     model, validation, _ = overfitted
-    options = {
-        "parameters": "last_layer",
-        "size": 3,
-        "noise": "uniform",
-        "antithetic": False,
-        "seed": 5,
-        "lower": 0.01,
-        "upper": 0.4,
-        "iterations": 3,
-    }
-    found = pm.PepClassifier(model, temperature=False, batch_size=7, **options).fit(*arrays(validation)).pep_
-    assert found.recipe == pm.fit(model, validation, batch_size=7, **options).recipe
+    shared = {"parameters": "last_layer", "size": 3, "batch_size": 7}
+    noise = {"noise": "uniform", "antithetic": False, "seed": 5}
+    search = {"lower": 0.01, "upper": 0.4, "iterations": 3}
+    found = pm.PepClassifier(model, temperature=False, **shared, **noise, **search).fit(*arrays(validation)).pep_
+    settings = {"noise": pm.Noise("uniform", antithetic=False, seed=5), "search": pm.Golden(**search)}
+    assert found.recipe == pm.fit(model, validation, **shared, **settings).recipe
 
 
 def test_labels_are_sorted_where_no_classes_are_named(overfitted, strings):
@@ -313,7 +307,10 @@ def test_it_works_in_a_pipeline_and_a_grid_search(overfitted):
     assert search.best_estimator_[-1].pep_.size == search.best_params_["pepclassifier__size"]
     scaled = torch.as_tensor(StandardScaler().fit_transform(inputs), dtype=torch.float32)
     expected = pm.fit(
-        model, (scaled, torch.as_tensor(labels)), size=search.best_params_["pepclassifier__size"], iterations=3
+        model,
+        (scaled, torch.as_tensor(labels)),
+        size=search.best_params_["pepclassifier__size"],
+        search=pm.Golden(iterations=3),
     )
     assert search.best_estimator_[-1].pep_.sigma == pytest.approx(expected.sigma, rel=1e-6)
 

@@ -137,7 +137,9 @@ def test_our_search_finds_what_fit_finds_for_each_network(joint: bool, items: in
     found = tune_together(together, our_sigma_and_temperature if joint else our_sigma)[0]
     for index, seed in enumerate(SEEDS):
         model = unstack(NETWORKS["mnist_mlp"](10, False), stacked.state, index)
-        pep = pm.fit(model, (data.images, data.labels), size=4, antithetic=False, seed=seed, temperature=joint)
+        pep = pm.fit(
+            model, (data.images, data.labels), size=4, noise=pm.Noise(antithetic=False, seed=seed), temperature=joint
+        )
         assert found[index].sigma == pytest.approx(pep.sigma, rel=1e-3)
         assert found[index].temperature == pytest.approx(pep.temperature, rel=1e-3)
 

@@ -36,7 +36,7 @@ def small_run(title="a small run", seed=0, items=400):
     """Network, temperature scaling and PEP on images, with a sweep, effects and all panels."""
     network = overconfident_network(seed)
     validation, test = images_and_labels(items, 2 * seed), images_and_labels(items, 2 * seed + 1)
-    pep = pm.fit(network, validation, size=6, seed=seed)
+    pep = pm.fit(network, validation, size=6, noise=pm.Noise(seed=seed))
     run = pm.record_run(
         {"network": network, "temperature <i>scaling</i>": pm.fit_temperature(network, validation), "PEP": pep},
         test,

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import peppermill as pm
-from peppermill.fingerprint import fingerprint
+from peppermill.recipe import fingerprint
 from peppermill.report.record import GRID, fitted, forward_passes
 
 

@@ -65,7 +65,7 @@ def test_an_item_is_loaded_once_in_a_whole_job(monkeypatch):
     torch.manual_seed(0)
     network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 8 * 8, 3)).eval()
     data = items(load=load)
-    pep = pm.fit(network, data, size=2, lower=0.0, upper=0.1, iterations=3, batch_size=4)
+    pep = pm.fit(network, data, size=2, search=pm.Golden(lower=0.0, upper=0.1, iterations=3), batch_size=4)
     assert len(pep.search.evaluations) > 4
     pm.evaluate(network, data.take_rows(np.arange(5, 15)))
     assert sorted(loaded) == list(range(20))

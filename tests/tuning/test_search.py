@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 
-from peppermill.tuning.search import GOLDEN, Paid, Search, climb, count_peaks, golden_section, grow_bracket
+from peppermill.tuning.search import GOLDEN, Paid, Search, count_peaks, golden_section, grow_bracket
 
 
 def parabola(peak):
@@ -158,8 +158,31 @@ def test_a_flat_function_is_searched_near_zero():
 
 
 def test_a_function_that_only_rises_is_walked_to_the_end():
-    bracket = grow_bracket(lambda x: x, 1.0, most=5)
-    assert bracket.upper == bracket.best[0] == (1 / GOLDEN**2) ** 4
+    bracket = grow_bracket(lambda x: x, 1.0)
+    assert bracket.upper == bracket.best[0] == (1 / GOLDEN**2) ** 15
+
+
+@pytest.mark.parametrize("upper", [1.0, 1.5, 40.0])
+def test_the_walk_does_not_leave_its_limits(upper):
+    bracket = grow_bracket(lambda x: x, 1.0, limits=(0.0, upper))
+    assert bracket.upper == bracket.best[0] == upper
+    down = grow_bracket(lambda x: -x, 1.0, limits=(0.5, upper), patience=1, steps_down=5)
+    assert {x for x, _ in down.points} == {0.0, 0.5, 1.0}
+
+
+@given(place=st.floats(0.01, 0.99))
+def test_smaller_steps_bracket_a_peak_below_the_first_step(place):
+    """Five steps down reach 1 / 2.618^5 = 0.008 of the first one."""
+    bracket = grow_bracket(parabola(place), 1.0, patience=1, steps_down=5)
+    tried = sorted(x for x, _ in bracket.points)
+    best = tried.index(bracket.best[0])
+    assert bracket.best[1] > parabola(place)(0.0)
+    assert tried[best - 1] <= place <= tried[best + 1]
+
+
+def test_the_first_step_is_bracketed_from_below_if_it_is_the_best():
+    bracket = grow_bracket(parabola(1.0), 1.0, patience=1, steps_down=5)
+    assert [x for x, _ in bracket.points] == pytest.approx([0.0, 1.0, 1 / GOLDEN**2, GOLDEN**2])
 
 
 @pytest.mark.parametrize(
@@ -182,52 +205,3 @@ def test_count_peaks_counts_maxima_with_valleys_between_them(values, depth, peak
     points = [(float(x), float(value)) for x, value in enumerate(values)]
     assert count_peaks(tuple(points), depth) == peaks
     assert count_peaks(tuple(reversed(points)), depth) == peaks
-
-
-PLACES = (-3.0, -1.0, 0.0, 1.0, 3.0)
-
-
-class Jets:
-    """Values, slopes and curvatures of a function; how many places were asked for each time is remembered."""
-
-    def __init__(self, value, slope, curvature):
-        self.derivatives, self.asked = (value, slope, curvature), []
-
-    def __call__(self, places):
-        self.asked.append(len(places))
-        return [tuple(derivative(x) for derivative in self.derivatives) for x in places]
-
-
-@given(peak=st.floats(-2.9, 2.9))
-def test_a_climb_with_slopes_finds_the_peak_of_a_polynomial_at_once(peak):
-    """Of the fifth degree and less the polynomial through the jets is the function itself."""
-    jets = Jets(lambda x: -((x - peak) ** 4), lambda x: -4 * (x - peak) ** 3, lambda x: -12 * (x - peak) ** 2)
-    place, value = climb(jets, PLACES, 1e-6)
-    assert place == pytest.approx(peak, abs=1e-3)  # within which a fourth power is as small as a rounding error
-    assert value == pytest.approx(0, abs=1e-12)
-    assert jets.asked in ([5], [5, 1], [5, 1, 1])
-
-
-@given(peak=st.floats(-2.9, 2.9), steepness=st.floats(0.3, 8))
-def test_a_climb_with_slopes_finds_a_peak_that_is_no_polynomials(peak, steepness):
-    """-ln cosh: sharp, with long straight slopes."""
-    jets = Jets(
-        lambda x: -math.log(math.cosh(steepness * (x - peak))),
-        lambda x: -steepness * math.tanh(steepness * (x - peak)),
-        lambda x: -((steepness / math.cosh(steepness * (x - peak))) ** 2),
-    )
-    place, _ = climb(jets, PLACES, 1e-6)
-    assert place == pytest.approx(peak, abs=2e-6)
-    assert len(jets.asked) < 12
-
-
-@pytest.mark.parametrize(("sign", "end"), [(1, 3.0), (-1, -3.0)])
-def test_a_climb_without_a_peak_inside_ends_at_an_end_and_costs_nothing_more(sign, end):
-    jets = Jets(lambda x: sign * x, lambda x: sign, lambda x: 0.0)
-    assert climb(jets, PLACES, 1e-6) == (end, 3.0)
-    assert jets.asked == [5]
-
-
-@pytest.mark.parametrize("value", [0.0, -math.inf])
-def test_a_climb_on_flat_ground_ends_at_the_smallest_place(value):
-    assert climb(Jets(lambda x: value, lambda x: 0.0, lambda x: 0.0), PLACES, 1e-6) == (-3.0, value)

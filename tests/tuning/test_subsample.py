@@ -4,27 +4,22 @@ import math
 
 import pytest
 import torch
+from torch import nn
 
 from peppermill.data import Batches
-from peppermill.engines.loop import MemberPass
+from peppermill.engines import engine_named
 from peppermill.likelihood import Bernoulli, Categorical, Gaussian
-from peppermill.tuning.subsample import sample_of
+from peppermill.noise import Noise
+from peppermill.passes import Request
+from peppermill.perturbation import Perturbation
+from peppermill.tuning.subsample import cut_subsample
 
 
-def quiet(items):
-    """Nothing done for each item of progress."""
-
-
-def network_pass(log_likelihoods):
-    """A pass of the network itself: the sample is chosen by its log-likelihoods alone."""
-    return MemberPass(0.0, torch.as_tensor(log_likelihoods)[None].double(), torch.empty(0), torch.empty(0))
-
-
-def read(data):
-    """Batches that have been passed over once, as those of `fit` have."""
-    for _ in data:
-        pass
-    return data
+def sample_of(data, log_likelihoods, likelihood):
+    """A subsample is cut by the network's log-likelihoods alone: no network runs."""
+    perturbation = Perturbation({"weight": torch.ones(1)}, Noise(), 2)
+    request = Request(nn.Identity(), perturbation, likelihood, engine_named("loop"), data)
+    return cut_subsample(request, log_likelihoods)
 
 
 def chosen(sample):
@@ -37,8 +32,8 @@ def surprising(count, seed=0):
 
 
 def test_of_equally_surprising_examples_every_sixteenth_is_taken():
-    data = read(Batches((torch.arange(3200), torch.zeros(3200, dtype=torch.long))))
-    sample = sample_of(data, network_pass(torch.full((3200,), -0.5)), Categorical())
+    data = Batches((torch.arange(3200), torch.zeros(3200, dtype=torch.long)))
+    sample = sample_of(data, torch.full((3200,), -0.5), Categorical())
     assert torch.equal(chosen(sample).diff(), torch.full((199,), 16))
     assert sample.weights == pytest.approx(torch.full((200,), 16.0))
     assert sample.share == 1 / 16
@@ -47,8 +42,8 @@ def test_of_equally_surprising_examples_every_sixteenth_is_taken():
 @pytest.mark.parametrize("count", [500, 777, 1600, 5000])
 def test_the_part_is_a_sixteenth_but_no_fewer_than_a_hundred(count):
     """As many as the chances sum up to; those that are capped at 1 make it fewer."""
-    data = read(Batches((torch.arange(count), torch.zeros(count, dtype=torch.long))))
-    sample = sample_of(data, network_pass(surprising(count)), Categorical())
+    data = Batches((torch.arange(count), torch.zeros(count, dtype=torch.long)))
+    sample = sample_of(data, surprising(count), Categorical())
     wanted = max(count / 16, 100)
     assert 0.7 * wanted <= len(sample.weights) <= wanted + 1
     assert sample.share == len(sample.weights) / count
@@ -63,8 +58,8 @@ def test_weights_are_one_over_chances_and_estimate_sums_over_all():
     totals = []
     for shift in range(600):
         rolled = values.roll(shift)
-        data = read(Batches((torch.arange(600), torch.zeros(600, dtype=torch.long))))
-        sample = sample_of(data, network_pass(rolled), Categorical())
+        data = Batches((torch.arange(600), torch.zeros(600, dtype=torch.long)))
+        sample = sample_of(data, rolled, Categorical())
         totals.append(float((sample.weights * rolled[chosen(sample)]).sum()))
     assert sum(totals) / 600 == pytest.approx(float(values.double().sum()), rel=0.01)
 
@@ -72,8 +67,8 @@ def test_weights_are_one_over_chances_and_estimate_sums_over_all():
 def test_the_most_surprising_example_is_always_there_with_weight_one():
     values = torch.full((2000,), -1e-4)
     values[1234] = -50.0
-    data = read(Batches((torch.arange(2000), torch.zeros(2000, dtype=torch.long))))
-    sample = sample_of(data, network_pass(values), Categorical())
+    data = Batches((torch.arange(2000), torch.zeros(2000, dtype=torch.long)))
+    sample = sample_of(data, values, Categorical())
     place = chosen(sample).tolist().index(1234)
     assert sample.weights[place] == 1
     assert sample.weights.max() > 10
@@ -81,9 +76,7 @@ def test_the_most_surprising_example_is_always_there_with_weight_one():
 
 def test_data_sorted_by_class_are_represented():
     labels = torch.arange(10).repeat_interleave(320)
-    sample = sample_of(
-        read(Batches((torch.arange(3200), labels))), network_pass(torch.full((3200,), -1.0)), Categorical()
-    )
+    sample = sample_of(Batches((torch.arange(3200), labels)), torch.full((3200,), -1.0), Categorical())
     counts = torch.cat([found for _, found in sample.data]).bincount()
     assert counts.tolist() == [20] * 10
 
@@ -91,8 +84,8 @@ def test_data_sorted_by_class_are_represented():
 @pytest.mark.parametrize("batch_size", [1, 7, 500, 5000])
 def test_batches_do_not_matter(batch_size):
     def of(size):
-        data = read(Batches((torch.arange(800), torch.zeros(800, dtype=torch.long)), batch_size=size))
-        return sample_of(data, network_pass(surprising(800)), Categorical())
+        data = Batches((torch.arange(800), torch.zeros(800, dtype=torch.long)), batch_size=size)
+        return sample_of(data, surprising(800), Categorical())
 
     sample, expected = of(batch_size), of(64)
     assert torch.equal(chosen(sample), chosen(expected))
@@ -100,16 +93,14 @@ def test_batches_do_not_matter(batch_size):
     assert all(len(labels) <= max(batch_size, 1) for _, labels in sample.data)
 
 
-def test_data_that_are_read_in_chunks_give_the_same_part_within_the_memory_allowed():
+def test_a_subsample_takes_no_more_memory_than_is_allowed(monkeypatch):
     inputs, labels = (
         torch.arange(1600).double()[:, None].expand(-1, 8).contiguous(),
         torch.zeros(1600, dtype=torch.long),
     )
-    network = network_pass(surprising(1600))
-    whole = sample_of(read(Batches((inputs, labels), batch_size=100)), network, Categorical())
-    chunked = sample_of(read(Batches((inputs, labels), batch_size=100, kept_bytes=20_000)), network, Categorical())
-    tight = sample_of(read(Batches((inputs, labels), batch_size=100, kept_bytes=3_200)), network, Categorical())
-    assert torch.equal(chosen(whole), chosen(chunked))
+    whole = sample_of(Batches((inputs, labels), batch_size=100), surprising(1600), Categorical())
+    monkeypatch.setattr("peppermill.tuning.subsample.MEMORY_BYTES", 3_200)
+    tight = sample_of(Batches((inputs, labels), batch_size=100), surprising(1600), Categorical())
     assert sum(batch.nbytes for batch, _ in tight.data) <= 3_200
     assert len(tight.weights) < len(whole.weights)
 
@@ -121,8 +112,8 @@ def test_pixels_belong_to_their_image_and_ignored_ones_do_not_count():
     labels[::3] = 255
     counted = (labels != 255).sum(dim=(1, 2))
     likelihood = Categorical(ignored_label=255)
-    data = read(Batches((torch.arange(900), labels), batch_size=50))
-    sample = sample_of(data, network_pass(surprising(int(counted.sum()))), likelihood)
+    data = Batches((torch.arange(900), labels), batch_size=50)
+    sample = sample_of(data, surprising(int(counted.sum())), likelihood)
     found = chosen(sample)
     assert not bool((found % 3 == 0).any())
     assert len(sample.weights) == int(counted[found].sum())
@@ -142,9 +133,9 @@ def test_pixels_belong_to_their_image_and_ignored_ones_do_not_count():
     ],
 )
 def test_every_likelihood_says_which_items_an_example_has(labels, likelihood):
-    data = read(Batches((torch.arange(600), labels)))
+    data = Batches((torch.arange(600), labels))
     values = surprising(labels.numel()) + 3.0  # densities may be above one
-    sample = sample_of(data, network_pass(values), likelihood)
+    sample = sample_of(data, values, likelihood)
     each = labels.numel() // 600
     assert len(sample.weights) == each * len(chosen(sample))
     assert sample.weights == pytest.approx(sample.weights[::each].repeat_interleave(each))
@@ -156,7 +147,7 @@ def test_dicts_and_tuples_of_inputs_are_cut_by_the_same_examples():
         {"x": (rows[k : k + 20, None], -rows[k : k + 20]), "flag": True, "labels": rows[k : k + 20] % 3}
         for k in range(0, 600, 20)
     ]
-    sample = sample_of(read(Batches(batches)), network_pass(surprising(600)), Categorical())
+    sample = sample_of(Batches(batches), surprising(600), Categorical())
     for inputs, labels in sample.data:
         assert torch.equal(inputs["x"][0][:, 0], -inputs["x"][1])
         assert torch.equal(inputs["x"][0][:, 0] % 3, labels)
@@ -167,7 +158,7 @@ def test_dicts_and_tuples_of_inputs_are_cut_by_the_same_examples():
 def test_texts_of_different_lengths_stay_apart():
     lengths = [3, 3, 5, 5, 5, 4]
     batches = [(torch.ones(100, length), torch.zeros(100, dtype=torch.long)) for length in lengths]
-    sample = sample_of(read(Batches(batches)), network_pass(torch.full((600,), -1.0)), Categorical())
+    sample = sample_of(Batches(batches), torch.full((600,), -1.0), Categorical())
     assert [tuple(inputs.shape) for inputs, _ in sample.data] == [(17, 3), (16, 3), (25, 5), (25, 5), (17, 4)]
 
 
@@ -177,8 +168,8 @@ def test_texts_of_different_lengths_stay_apart():
 )
 def test_the_batches_are_even_so_that_several_processes_can_share_them(examples, batch_size, sizes):
     """About eight, none smaller than 32 examples unless the data come in smaller ones."""
-    data = read(Batches((torch.zeros(examples), torch.zeros(examples, dtype=torch.long)), batch_size=batch_size))
-    sample = sample_of(data, network_pass(torch.full((examples,), -1.0)), Categorical())
+    data = Batches((torch.zeros(examples), torch.zeros(examples, dtype=torch.long)), batch_size=batch_size)
+    sample = sample_of(data, torch.full((examples,), -1.0), Categorical())
     assert [len(labels) for _, labels in sample.data] == (sizes or [7] * 14 + [2])
 
 
@@ -195,19 +186,18 @@ def test_the_batches_are_even_so_that_several_processes_can_share_them(examples,
 )
 def test_where_a_part_cannot_be_cut_or_would_save_nothing_there_is_none(batches):
     count = sum(len(labels) for _, labels in batches)
-    assert sample_of(read(Batches(batches)), network_pass(torch.full((count,), -1.0)), Categorical()) is None
+    assert sample_of(Batches(batches), torch.full((count,), -1.0), Categorical()) is None
 
 
 def test_labels_that_surprise_nobody_are_all_alike():
-    data = read(Batches((torch.arange(1600), torch.zeros(1600, dtype=torch.long))))
-    sample = sample_of(data, network_pass(torch.zeros(1600)), Categorical())
+    data = Batches((torch.arange(1600), torch.zeros(1600, dtype=torch.long)))
+    sample = sample_of(data, torch.zeros(1600), Categorical())
     assert len(sample.weights) == 100
     assert math.isclose(float(sample.weights.sum()), 1600)
 
 
-def test_a_sample_lies_where_the_data_lie_and_has_their_type():
-    model = torch.nn.Linear(1, 1).double()
-    data = read(Batches((torch.rand(1600, 1), torch.zeros(1600, dtype=torch.long)), model))
-    data.device = torch.device("meta")
-    sample = sample_of(data, network_pass(torch.zeros(1600)), Categorical())
-    assert {(inputs.dtype, inputs.device.type) for inputs, _ in sample.data} == {(torch.float64, "meta")}
+def test_a_subsample_has_the_type_of_the_data():
+    model = nn.Linear(1, 1).double()
+    data = Batches((torch.rand(1600, 1), torch.zeros(1600, dtype=torch.long)), model)
+    sample = sample_of(data, torch.zeros(1600), Categorical())
+    assert {inputs.dtype for inputs, _ in sample.data} == {torch.float64}

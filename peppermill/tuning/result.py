@@ -1,0 +1,88 @@
+"""What a search for sigma* found, and what its user should know about it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from peppermill.plumbing.warnings import warn_user
+from peppermill.tuning.search import count_peaks
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """L(sigma) of eq. 6 for one sigma, the best T for this sigma, and L(sigma, T); without T, T is 1."""
+
+    sigma: float
+    log_likelihood: float
+    temperature: float
+    tempered_log_likelihood: float
+
+
+@dataclass(frozen=True)
+class SigmaSearch:
+    """Every sigma that was tried on all N validation items, in order, and the interval that holds the best one.
+
+    `passes` counts forward passes of one network over all validation data, those over a part in proportion. The first
+    files of version one do not have it.
+    """
+
+    evaluations: tuple[Evaluation, ...]
+    lower: float
+    upper: float
+    items: int
+    joint: bool
+    passes: float | None = None
+
+    @property
+    def points(self) -> tuple[tuple[float, float], ...]:
+        """(sigma, L(sigma)), with the best T for each sigma if both are tuned."""
+        return tuple((e.sigma, self._value(e)) for e in self.evaluations)
+
+    @property
+    def best(self) -> Evaluation:
+        """The evaluation with the largest value; of equals, the smallest sigma."""
+        return max(self.evaluations, key=lambda e: (self._value(e), -e.sigma))
+
+    @property
+    def baseline(self) -> Evaluation:
+        """The network itself: sigma = 0."""
+        return next(e for e in self.evaluations if e.sigma == 0)
+
+    @property
+    def gain(self) -> float:
+        """The PEP effect on the validation data: the mean gain in log-likelihood over the network as it is."""
+        return (self._value(self.best) - self.baseline.log_likelihood) / self.items
+
+    def _value(self, evaluation: Evaluation) -> float:
+        return evaluation.tempered_log_likelihood if self.joint else evaluation.log_likelihood
+
+
+def check_interval(lower: float | None, upper: float | None) -> None:
+    """Refuse what is not an interval of sigma."""
+    if lower is not None and not 0 <= lower < math.inf:
+        raise ValueError(f"`lower={lower}` must be a size of noise, zero or positive.")
+    if upper is not None and not (lower or 0.0) < upper < math.inf:
+        raise ValueError(f"`lower={lower or 0.0}` must be below `upper={upper}`: exchange them or widen the interval.")
+
+
+def warn_about(search: SigmaSearch, lower: float | None, upper: float | None) -> None:
+    """Warn if noise does not help, if sigma sits at an end of the interval, and if L(sigma) has two peaks."""
+    sigma, gain = search.best.sigma, search.gain * search.items
+    edges = [
+        f"`{name}={end:g}`" for name, end in (("upper", upper), ("lower", lower)) if end and math.isclose(sigma, end)
+    ]
+    if sigma == 0:
+        warn_user(
+            "noise does not help here: no sigma that was tried beats sigma = 0 on the validation data, so the "
+            f"ensemble is the network itself{' with a temperature' if search.joint else ''}."
+        )
+    elif edges:
+        warn_user(
+            f"the best sigma, {sigma:.3g}, sits at {edges[0]}: widen the interval, or leave it out and `fit` finds one."
+        )
+    if gain > 0 and count_peaks(search.points, depth=0.05 * gain) > 1:
+        warn_user(
+            "L(sigma) has more than one peak on the validation data, and the search may have found the lower one: look "
+            "at `pm.sweep_sigma`, and use more members (`size`) or more validation items."
+        )
