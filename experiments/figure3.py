@@ -1,0 +1,137 @@
+"""Figure 3: the more a network overfits, the larger the PEP effect and sigma*.
+
+Five networks are trained for each of CIFAR-10, MNIST (MLP) and MNIST (CNN), and examined after each of the 15 epochs.
+Overfitting is the test NLL less the training loss of that epoch; the PEP effect is the test NLL of the network less
+that of its ensemble. The authors dropped points with negative overfitting or sigma* <= 0.001; here all are kept.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+from scipy import stats
+
+import peppermill as pm
+from experiments.resume import plain, provenance, read_result, write_result
+from experiments.settings import ROWS, arithmetic
+from experiments.settings import Settings as Table2Settings
+from experiments.table2.training import Schedule, State
+from experiments.table2.work import Work
+
+KIND = "peppermill figure 3"
+PANELS = ("cifar10", "mnist-mlp", "mnist-cnn")  # b, c, d
+
+
+@dataclass(frozen=True)
+class Settings(Table2Settings):
+    """The networks of Table 2, examined after every epoch; every kernel is perturbed (the authors' scripts)."""
+
+    rows: tuple[str, ...] = PANELS
+    models: int = 5  # the authors' scripts
+
+
+@dataclass(frozen=True)
+class Point:
+    """One network after one epoch."""
+
+    seed: int
+    epoch: int
+    training_nll: float
+    test_nll: float
+    pep_nll: float
+    sigma: float
+
+    @property
+    def overfitting(self) -> float:
+        return self.test_nll - self.training_nll
+
+    @property
+    def effect(self) -> float:
+        """The PEP effect: baseline NLL - PEP NLL."""
+        return self.test_nll - self.pep_nll
+
+
+def main(settings: Settings) -> dict[str, Any]:
+    """Every row's points and correlations, into figure3.json; other rows there with these settings stay."""
+    path = settings.out / "figure3.json"
+    known = read_result(path, KIND) or {}
+    experiments = known["experiments"] if known.get("settings") == settings.identity() else {}
+    for name in settings.rows:
+        work = Work(name, settings)
+        with arithmetic(settings.precision):
+            found = work.stage("figure3", partial(examine, work))
+        points = [Point(**one) for one in found["points"]]
+        experiments[name] = found | {"correlations": plain(correlations(points))}
+        told = interval(experiments[name]["correlations"]["overfitting and effect"])
+        settings.say(f"Figure 3, {found['title']}: Spearman {told} of overfitting and PEP effect, {len(points)} points")
+    ordered = {name: experiments[name] for name in sorted(experiments, key=[*PANELS, *ROWS].index)}
+    content = {"experiments": ordered, "settings": settings.identity()}
+    return write_result(path, KIND, content, settings.seeds[0])
+
+
+def examine(work: Work) -> dict[str, Any]:
+    """Train with every epoch kept, then fit PEP on each of them."""
+    settings, epochs = work.settings, range(1, work.settings.epochs + 1)
+    schedule = Schedule((work.row.learning_rate,) * settings.epochs, keep=tuple(epochs))
+    trained = work.trained("figure3 training", schedule)
+    points = []
+    for epoch in epochs:
+        seen = partial(_after_epoch, work, [one.states[epoch] for one in trained])
+        found = work.stage(f"figure3-{epoch}", seen)
+        for seed, one, numbers in zip(settings.seeds, trained, found, strict=True):
+            points.append(asdict(Point(seed, epoch, one.losses[epoch - 1], *numbers)))
+        nll, pep = (sum(numbers[k] for numbers in found) / len(found) for k in (0, 1))
+        settings.say(f"Figure 3, {work.row.title}: after epoch {epoch} NLL {nll:.4f}, PEP {pep:.4f}")
+    return {
+        "title": work.row.title,
+        "learning_rate": work.row.learning_rate,
+        "points": points,
+        "provenance": provenance(settings.seeds[0]),
+    }
+
+
+def _after_epoch(work: Work, states: Sequence[State]) -> list[tuple[float, float, float]]:
+    """Test NLL, PEP's test NLL and sigma* of every network."""
+    found = []
+    for seed, state in zip(work.settings.seeds, states, strict=True):
+        network, noise = work.network(state), pm.Noise("gaussian", antithetic=False, seed=seed)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", pm.PepWarning)  # a best sigma of 0 is a point of the figure
+            pep = pm.fit(network, work.data.validation, size=work.settings.our_tuning_size, noise=noise)
+        alone, together = (pm.predict(one, work.data.test) for one in (network, pep.with_size(work.settings.size)))
+        nll, pep_nll = (pm.metrics.nll(one.log_probs, one.labels) for one in (alone, together))
+        found.append((nll, pep_nll, pep.sigma))
+    return found
+
+
+def correlations(points: Sequence[Point]) -> dict[str, dict[str, float]]:
+    """Spearman's correlation of overfitting with the PEP effect and with sigma*, over all points."""
+    overfitting = [point.overfitting for point in points]
+    return {
+        "overfitting and effect": rank_correlation(overfitting, [point.effect for point in points]),
+        "overfitting and sigma": rank_correlation(overfitting, [point.sigma for point in points]),
+    }
+
+
+def rank_correlation(first: Sequence[float], second: Sequence[float]) -> dict[str, float]:
+    """Spearman's rho with the interval of Bonett and Wright (2000): Fisher's z, variance (1 + rho^2/2) / (n - 3)."""
+    if len(set(first)) < 2 or len(set(second)) < 2:
+        return dict.fromkeys(("rho", "lower", "upper", "p_value"), math.nan)
+    rho, p_value = map(float, stats.spearmanr(first, second))
+    lower, upper = (-1.0, 1.0) if len(first) < 4 else (rho, rho)
+    if len(first) > 3 and abs(rho) < 1:
+        half = float(stats.norm.ppf(0.975)) * math.sqrt((1 + rho**2 / 2) / (len(first) - 3))
+        lower, upper = math.tanh(math.atanh(rho) - half), math.tanh(math.atanh(rho) + half)
+    return {"rho": rho, "lower": lower, "upper": upper, "p_value": p_value}
+
+
+def interval(found: Mapping[str, float | None], digits: int = 3) -> str:
+    """A correlation and its interval; there is none for points that are all equal in one of the two quantities."""
+    if found["rho"] is None:
+        return "none"
+    return f"{found['rho']:.{digits}f} [{found['lower']:.{digits}f}, {found['upper']:.{digits}f}]"

@@ -1,0 +1,188 @@
+"""docs/paper.md: the numbers of `results/paper/*.json` beside the printed ones, with figures; nothing is computed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import numpy as np
+
+import peppermill as pm
+from experiments import figure1, figure2, figure3, noise_laws, out_of_distribution, swa_schedules, table1, table2
+from experiments.image_sets import read_image_set
+from experiments.page import drawings, table1_tables, table2_tables
+from experiments.page.markdown import table
+from experiments.printed import printed
+from experiments.resume import read_result, write_atomically
+from experiments.settings import ROWS, Machine
+from experiments.table1.imagenet_networks import NETWORKS
+
+TEMPLATE = Path(__file__).with_name("paper.md.j2")
+CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+
+#: The experiments with one result each: the file's name and the module that wrote it.
+SINGLE_RESULTS: dict[str, Any] = {
+    "swa": swa_schedules,
+    "figure1": figure1,
+    "figure2": figure2,
+    "figure3": figure3,
+    "noise": noise_laws,
+    "ood": out_of_distribution,
+}
+
+Result = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Settings(Machine):
+    """The folder of the results, and where the page and its figures go."""
+
+    results: Path = Path("results/paper")
+    page: Path = Path("docs/paper.md")
+    pictures: bool = True  # draw the figures; with the data at hand, Figure 2 shows the images themselves
+
+
+def main(settings: Settings) -> str:
+    """Write the page; a section without results says which command makes them."""
+    if not settings.results.is_dir():  # a misspelled folder must not replace the page by an empty one
+        raise FileNotFoundError(f"there is no folder {settings.results}: name the folder with `--results`.")
+    rows = read_table2(settings.results)
+    networks = {name: read_result(settings.results / f"table1-{name}.json", table1.KIND) for name in NETWORKS}
+    found = {name: read_result(settings.results / f"{name}.json", one.KIND) for name, one in SINGLE_RESULTS.items()}
+    context: dict[str, Any] = {
+        "table1": {name: row for name, row in networks.items() if row},
+        "table2": rows,
+        "table2_command": "`, `".join(dict.fromkeys(without_rows(command(row)) for row in rows.values())),
+        "rates": _rates(settings.results, rows, found["figure3"]),
+        "commands": {name: command(row) for name, row in found.items() if row},
+        **found,
+        **{f"{name}_rows": FURTHER[name](row) for name, row in found.items() if row and name in FURTHER},
+    }
+    environment = jinja2.Environment(
+        trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=jinja2.StrictUndefined
+    )
+    helpers = {"t1": table1_tables, "t2": table2_tables, "titles": ROWS, "panels": figure3.PANELS}
+    helpers |= {"place": place, "command": command, "without_rows": without_rows}
+    page = environment.from_string(TEMPLATE.read_text()).render(**context, **helpers)
+    if settings.pictures:
+        for name, draw in _figures(context, settings).items():
+            pm.plots.save_figure(draw(), settings.page.parent / "figures" / f"paper-{name}.svg")
+    write_atomically(settings.page, page)
+    settings.say(f"wrote {settings.page}")
+    return page
+
+
+def read_table2(results: Path) -> dict[str, Result]:
+    """The rows of Table 2 that have results, in the order of the table."""
+    found = {name: read_result(results / f"table2-{name}.json", table2.KIND) for name in ROWS}
+    return {name: row for name, row in found.items() if row}
+
+
+def command(result: Result) -> str:
+    """The command that made a result, without the folders that it read and wrote."""
+    folders, flags = {"--data", "--out", "--checkpoints"}, {"--compiled", "--debug"}
+    words = pairwise(["", *result["provenance"]["command"].split()])
+    typed = " ".join(word for before, word in words if not {before, word} & folders and word not in flags)
+    return typed.replace("peppermill paper ", "python -m experiments ")  # as version 0.1 wrote it
+
+
+def without_rows(command: str) -> str:
+    """The command for all rows: they may be made in several runs."""
+    return re.sub(r" --rows? \S+", "", command)
+
+
+def place(*results: Result) -> str:
+    """Hardware, versions and date of results."""
+    found = []
+    for result in results:
+        made, hardware = result["provenance"], result["provenance"]["hardware"]
+        machine = hardware.get("gpu") or f"{hardware['processor']}, {hardware['cores']} cores"
+        found.append(f"({machine}; torch {made['versions']['torch']}; {made['time'][:10]}.)")
+    return " ".join(dict.fromkeys(found))
+
+
+def _rates(results: Path, rows: Mapping[str, Result], figure: Result | None) -> str:
+    """MNIST (CNN) at two learning rates: a table and the commands; empty without the results of both."""
+    name, folder = table2_tables.RATE_ROW, results / table2_tables.SLOW_FOLDER
+    slow = read_table2(folder).get(name), read_result(folder / "figure3.json", figure3.KIND)
+    both = [(row, one) for row, one in ((rows.get(name), figure), slow) if row and one and name in one["experiments"]]
+    if len(both) < 2:
+        return ""
+    commands = []
+    for row, one in both:
+        rate = row["row_settings"]["learning_rate"]
+        other = "" if rate == ROWS[name].learning_rate else f" --learning-rate {rate:g} --out {results / folder.name}"
+        for result in (row, one):
+            typed = re.sub(r" --(learning-rate|rows) \S+", "", command(result)).split()
+            commands.append(f"`{' '.join([*typed[:4], '--rows', name, *typed[4:]])}{other}`")
+    return f"{table2_tables.learning_rates(both, rows)}\n\nMade by {', '.join(commands)}. {place(both[0][0])}"
+
+
+def _figures(context: Mapping[str, Any], settings: Settings) -> dict[str, Callable[[], Any]]:
+    """How to draw each figure that the page shows."""
+    found: dict[str, Callable[[], Any]] = {}
+    for name, row in context["table1"].items():
+        found[f"table1-{name}"] = lambda row=row: drawings.table1_reliability(row)  # type: ignore[misc]
+    for name in ("figure1", "figure3"):
+        if context[name]:
+            found[name] = lambda name=name: getattr(drawings, name)(context[name])  # type: ignore[misc]
+    if context["figure2"]:
+        data = ROWS[context["figure2"]["pictures"]["row"]].data
+        pixels = read_image_set(data, settings.data).test[0] if settings.data else None
+        names = CIFAR10_CLASSES if data == "cifar10" else tuple(map(str, range(100)))
+        found["figure2-reliability"] = lambda: drawings.reliability(context["figure2"]["reliability"])
+        if context["figure2"]["corrected"]:
+            found["figure2-corrected"] = lambda: drawings.corrected(context["figure2"], pixels, names)
+    return found
+
+
+def _swa_rows(found: Result) -> str:
+    heads = ["Experiment", "schedule", *table2_tables.SCORES.values(), "distance"]
+    rows = []
+    for row, schedules in found["rows"].items():
+        target = [f"{printed(score, row, 'swa')[0]:.3f}" for score in table2_tables.SCORES]
+        rows.append([ROWS[row].title, "*printed*", *target, ""])
+        for name, one in sorted(schedules.items(), key=lambda pair: float(pair[1]["distance"])):
+            means = [np.mean(one["scores"][score]) * table2_tables.UNITS[score] for score in table2_tables.SCORES]
+            rows.append([ROWS[row].title, name, *(f"{mean:.3f}" for mean in means), f"{one['distance']:.3f}"])
+    return table(heads, rows)
+
+
+def _figure3_rows(found: Result) -> str:
+    pairs = ("overfitting and effect", "overfitting and sigma")
+    rows = [
+        [one["title"], str(len(one["points"])), *(figure3.interval(one["correlations"][pair]) for pair in pairs)]
+        for one in found["experiments"].values()
+    ]
+    return table(["Experiment", "points", "overfitting and PEP effect", "overfitting and σ*"], rows)
+
+
+def _noise_rows(found: Result) -> str:
+    rows = [
+        [law, f"{np.mean(one['nll']):.5f} ± {np.std(one['nll']):.5f}", f"{np.mean(one['sigma']):.4f}"]
+        for law, one in found["laws"].items()
+    ]
+    return table(["law", "NLL", "σ*"], rows)
+
+
+def _ood_rows(found: Result) -> str:
+    heads = ["method", "KL", "printed", "AUROC", "FPR95 %", "NLL, known", "error %, known"]
+    rows = []
+    for name, one in found["methods"].items():
+        numbers = [f"{one['auroc']:.4f}", f"{100 * one['fpr95']:.2f}", f"{one['nll']:.4f}", f"{100 * one['error']:.2f}"]
+        rows.append([name, f"{one['kl']:.3f}", str(found["printed"].get(name, "")), *numbers])
+    return table(heads, rows)
+
+
+#: The tables of the experiments with one result.
+FURTHER: dict[str, Callable[[Result], str]] = {
+    "swa": _swa_rows,
+    "figure3": _figure3_rows,
+    "noise": _noise_rows,
+    "ood": _ood_rows,
+}

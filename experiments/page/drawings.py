@@ -1,0 +1,105 @@
+"""The figures of the paper, drawn from the content of `results/paper/*.json`; no model is needed."""
+
+from __future__ import annotations
+
+import base64
+import io
+import math
+from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import peppermill as pm
+from experiments.figure3 import interval
+from experiments.table1.split_methods import TITLES
+
+ORANGE, INK = "#d55e00", "#222222"  # colour-blind safe (Okabe and Ito), and readable in grey
+
+
+def figure1(content: Mapping[str, Any]) -> Any:
+    """Mean log-likelihood against sigma: the ensemble, each member, and the members' average."""
+    points = []
+    for point in content["sweep"]["points"]:
+        members = point["member_log_likelihoods"]
+        points.append(SimpleNamespace(**_with_nan(point), mean_member_log_likelihood=float(np.mean(members))))
+    sweep = pm.Sweep(tuple(points), content["sweep"]["items"], content["sweep"]["bins"])
+    return pm.plots.sigma_curve(sweep, sweep.best.sigma)
+
+
+def reliability(tables: Mapping[str, Any], minimum_count: int = 1) -> Any:
+    """Reliability diagrams side by side; bins with fewer than `minimum_count` items do not count in the ECE."""
+    found = {
+        name: pm.metrics.Reliability(**{key: torch.tensor(numbers) for key, numbers in _with_nan(one).items()})
+        for name, one in tables.items()
+    }
+    return pm.plots.reliability_diagrams(found, minimum_count)
+
+
+def table1_reliability(row: Mapping[str, Any]) -> Any:
+    """Every method of a network of Table 1, on the first split."""
+    tables = {title: row["reliability"][method] for method, title in TITLES.items()}
+    return reliability(tables, row["settings"]["minimum_count"])
+
+
+def corrected(content: Mapping[str, Any], images: Tensor | None, names: Sequence[str]) -> Any:
+    """Mistakes that PEP corrects: the members' probabilities of the true class, and the images if they are given."""
+    effects = []
+    for one in content["corrected"]:
+        options = {key: one[key] for key in ("item", "label", "network", "ensemble", "members")}
+        image = None if images is None else _png(images[one["item"]])
+        effects.append(pm.Effect(before=one["predicted"], after=one["label"], image=image, **options))
+    return pm.plots.members_histogram(effects, names)
+
+
+def figure3(content: Mapping[str, Any]) -> Any:
+    """(a) NLL over epochs for the first experiment; (b) ... overfitting against the PEP effect, coloured by sigma*."""
+    import matplotlib
+    from matplotlib import pyplot
+
+    experiments = list(content["experiments"].values())
+    style = {"font.size": 8, "axes.spines.top": False, "axes.spines.right": False, "svg.hashsalt": "peppermill"}
+    with matplotlib.rc_context(style):
+        count = len(experiments) + 1
+        figure, axes = pyplot.subplots(1, count, figsize=(2.2 * count, 2.3), layout="constrained")
+        points = experiments[0]["points"]
+        epochs = sorted({point["epoch"] for point in points})
+        for key, colour, label in (("test_nll", ORANGE, "baseline"), ("pep_nll", INK, "PEP")):
+            means = [np.mean([point[key] for point in points if point["epoch"] == epoch]) for epoch in epochs]
+            axes[0].plot(epochs, means, color=colour, label=label)
+        axes[0].set(xlabel="epoch", ylabel="test NLL")
+        axes[0].set_title(experiments[0]["title"], fontsize=7.5)
+        axes[0].legend(frameon=False, fontsize=7)
+        for axis, one in zip(axes[1:], experiments, strict=True):
+            overfitting = [point["test_nll"] - point["training_nll"] for point in one["points"]]
+            effect = [point["test_nll"] - point["pep_nll"] for point in one["points"]]
+            drawn = axis.scatter(overfitting, effect, c=[point["sigma"] for point in one["points"]], s=9, cmap="cividis")
+            bar = figure.colorbar(drawn, ax=axis, shrink=0.8)
+            bar.set_label("σ*", fontsize=8)
+            bar.ax.tick_params(labelsize=7)
+            told = interval(one["correlations"]["overfitting and effect"], digits=2)
+            axis.set_title(f"{one['title']}\nρ = {told}", fontsize=7.5)
+            axis.set_xlabel("overfitting")
+        axes[1].set_ylabel("PEP effect")
+        pyplot.close(figure)  # which still can be saved
+    return figure
+
+
+def _png(pixels: Tensor) -> str:
+    from PIL import Image
+
+    written = io.BytesIO()
+    Image.fromarray(pixels.movedim(0, 2).squeeze(2).contiguous().numpy()).save(written, "PNG")
+    return base64.b64encode(written.getvalue()).decode()
+
+
+def _with_nan(content: Any) -> Any:
+    """The same with NaN in place of null, which JSON has for it."""
+    if isinstance(content, Mapping):
+        return {name: _with_nan(part) for name, part in content.items()}
+    if isinstance(content, list):
+        return [_with_nan(part) for part in content]
+    return math.nan if content is None else content

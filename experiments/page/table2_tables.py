@@ -1,0 +1,221 @@
+"""The tables of Table 2's section: our number beside the printed one, what differs, our columns, and the times."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from experiments.page.markdown import table
+from experiments.printed import COLUMNS, UNROUNDED, WITHOUT_SWA, inside, inside_before_rounding, printed
+from experiments.settings import ROWS
+
+TITLES = {
+    "baseline": "Baseline",
+    "pep": "PEP",
+    "temperature": "Temp. scaling",
+    "mc_dropout": "MCD",
+    "swa": "SWA",
+    "deep_ensembles": "Deep ensembles",
+    "pep_temperature": "PEP with T",
+    "pep_kernels_temperature": "PEP with T, all kernels",
+    "pep_antithetic": "PEP, antithetic",
+    "pep_kernels": "PEP, all kernels",
+}
+SCORES = {"nll": "NLL", "brier": "Brier", "ece": "ECE %", "error": "Error %"}
+UNITS = {"nll": 1, "brier": 1, "ece": 100, "error": 100}
+DIGITS = {"nll": 4, "brier": 4, "ece": 3, "error": 3}
+
+RATE_ROW, SLOW_FOLDER = "mnist-cnn", "rate-2.5e-4"  # the row whose learning rate the notebook leaves open
+
+#: A row of results by its name, as `table2-NAME.json` holds it.
+Rows = Mapping[str, Mapping[str, Any]]
+
+
+def cell(row: Mapping[str, Any], column: str, score: str) -> tuple[float, float]:
+    """Mean and population standard deviation over models (or draws), in the units of the printed table."""
+    values = np.asarray(row["columns"][column]["scores"][score]) * UNITS[score]
+    return float(values.mean()), float(values.std())
+
+
+def agreement(rows: Rows, columns: Sequence[str] = WITHOUT_SWA) -> dict[str, Any]:
+    """The cells (score, row, column) outside, the number of all, and how many agree, also before rounding."""
+    every = [(score, row, column) for score in SCORES for row in rows for column in columns]
+    means = {one: cell(rows[one[1]], one[2], one[0])[0] for one in every}
+    outside = [one for one in every if not inside(means[one], printed(*one))]
+    rounded = [one for one in outside if not inside_before_rounding(means[one], printed(*one))]
+    agreeing = len(every) - len(outside)
+    return {"outside": outside, "all": len(every), "agreeing": agreeing, "before_rounding": len(every) - len(rounded)}
+
+
+def other_settings(rows: Rows) -> list[str]:
+    """Rows that were run with other settings than the table's own."""
+    changed = {
+        f"{row['title']} ({name}={value})"
+        for key, row in rows.items()
+        for name, value in row["row_settings"].items()
+        if hasattr(ROWS[key], name) and value != getattr(ROWS[key], name)
+    }
+    return sorted(changed)
+
+
+def swa_schedules(rows: Rows) -> str:
+    """The schedule of SWA in each row."""
+    found: dict[str, list[str]] = {}
+    for row in rows.values():
+        found.setdefault(row["settings"]["swa"], []).append(row["title"])
+    return "; ".join(f"`{schedule}` in {', '.join(titles)}" for schedule, titles in found.items())
+
+
+def paper_table(rows: Rows, score: str) -> str:
+    """The six columns of the paper: ours above, the printed number below; a cross where they do not agree."""
+    lines = []
+    for name, row in rows.items():
+        cells = []
+        for column in COLUMNS:
+            (mean, spread), theirs = cell(row, column, score), printed(score, name, column)
+            ours = f"**{mean:.{DIGITS[score]}f}** ± {spread:.{DIGITS[score]}f}{'' if inside(mean, theirs) else ' ✗'}"
+            cells.append(f"{ours}<br>{theirs[0]:.3f} ± {theirs[1]:.2f}")
+        lines.append([row["title"], *cells])
+    return table(["Experiment", *(TITLES[column] for column in COLUMNS)], lines)
+
+
+def our_table(rows: Rows, score: str) -> str:
+    """PEP and temperature scaling again, and our columns; the smallest mean of a row in bold."""
+    columns = ("pep", "temperature", *(name for name in TITLES if name not in COLUMNS))
+    lines = []
+    for row in rows.values():
+        found = [cell(row, column, score) for column in columns]
+        best, digits = min(mean for mean, _ in found), DIGITS[score]
+        texts = [f"**{mean:.{digits}f}**" if mean == best else f"{mean:.{digits}f}" for mean, _ in found]
+        lines.append([row["title"], *(f"{t} ± {s:.{digits}f}" for t, (_, s) in zip(texts, found, strict=True))])
+    return table(["Experiment", *(TITLES[column] for column in columns)], lines)
+
+
+def outside(rows: Rows) -> str:
+    """The cells that differ from the printed ones, with what is known about each."""
+    lines = []
+    for score, row, column in agreement(rows, COLUMNS)["outside"]:
+        ours, theirs = cell(rows[row], column, score)[0], printed(score, row, column)
+        why = [hidden_by_rounding(ours, (score, row, column)), "see SWA below" if column == "swa" else ""]
+        names = [SCORES[score], rows[row]["title"], TITLES[column]]
+        lines.append([*names, f"{ours:.4f}", f"{theirs[0]:.3f} ± {theirs[1]:.2f}", "; ".join(filter(None, why))])
+    return table(["score", "row", "column", "ours", "printed", "why"], lines) if lines else "None."
+
+
+def hidden_by_rounding(ours: float, place: tuple[str, str, str]) -> str:
+    """What the rounding of a printed cell hides."""
+    if place in UNROUNDED:
+        mean, spread = UNROUNDED[place]
+        agrees = "and ours agrees" if inside(ours, (mean, spread)) else "and ours differs"
+        return f"before rounding the printed cell is {mean:.4f} ± {spread:.4f} (the authors' notebook), {agrees}"
+    agrees_before = inside_before_rounding(ours, printed(*place))
+    return "it may agree with the printed numbers before they were rounded" if agrees_before else ""
+
+
+def orderings(rows: Rows) -> str:
+    """What the paper says about every row, checked on ours."""
+    lines = []
+    for row in rows.values():
+        below = cell(row, "pep", "nll")[0] < cell(row, "baseline", "nll")[0]
+        answers = ["yes" if below else "**no**"]
+        for score in ("nll", "error"):
+            means = {column: cell(row, column, score)[0] for column in COLUMNS}
+            best = min(means, key=means.__getitem__)
+            answers.append("yes" if best == "deep_ensembles" else f"**no**: {TITLES[best]}")
+        lines.append([row["title"], *answers])
+    return table(["Experiment", "PEP below baseline on NLL", "deep ensembles best on NLL", "... on error"], lines)
+
+
+def joint_differences(rows: Rows) -> str:
+    """The joint method against temperature scaling and against PEP on test NLL, paired over models."""
+    pairs = [(ours, theirs) for ours in ("pep_temperature", "pep_kernels_temperature") for theirs in ("temperature", "pep")]
+    lines = []
+    for row in rows.values():
+        cells = []
+        for ours, theirs in pairs:
+            first, second = (np.asarray(row["columns"][name]["scores"]["nll"]) for name in (theirs, ours))
+            mean, lower, upper = paired_difference(first, second)
+            cells.append(f"{mean:+.5f} [{lower:+.5f}, {upper:+.5f}]{' ✗' if mean > 0 else ''}")
+        lines.append([row["title"], *cells])
+    return table(["Experiment", *(f"{TITLES[ours]} − {TITLES[theirs]}" for ours, theirs in pairs)], lines)
+
+
+def paired_difference(first: np.ndarray, second: np.ndarray) -> tuple[float, float, float]:
+    """The mean of second - first, model by model, and its 95 % interval by Student's t; one model has none."""
+    differences = second - first
+    mean, count = float(differences.mean()), len(differences)
+    if count < 2:
+        return mean, -np.inf, np.inf
+    half = float(stats.t.ppf(0.975, count - 1) * differences.std(ddof=1) / np.sqrt(count))
+    return mean, mean - half, mean + half
+
+
+def fitted(rows: Rows) -> str:
+    """sigma* and T of every method that fits one: mean, smallest and largest over models."""
+    lines = [
+        [row["title"], TITLES[column], _spread(content.get("sigma")), _spread(content.get("temperature"))]
+        for row in rows.values()
+        for column, content in row["columns"].items()
+        if "sigma" in content or "temperature" in content
+    ]
+    return table(["Experiment", "method", "σ*", "T"], lines)
+
+
+def times(rows: Rows) -> str:
+    """Seconds of training and of the methods."""
+    lines = []
+    for row in rows.values():
+        seconds = row["seconds"]
+        trained = [seconds.get(stage, 0.0) for stage in ("training", "training with dropout")]
+        averaged = sum(value for stage, value in seconds.items() if stage.startswith("training SWA"))
+        rest = sum(value for stage, value in seconds.items() if not stage.startswith("training"))
+        parts = [*trained, averaged, rest, sum(trained) + averaged + rest]
+        lines.append([row["title"], *(f"{part:.0f} s" for part in parts)])
+    return table(["Experiment", "training", "with dropout", "SWA", "methods", "all"], lines)
+
+
+def minutes(rows: Rows) -> float:
+    """Of all rows together."""
+    return sum(sum(row["seconds"].values()) for row in rows.values()) / 60
+
+
+def learning_rates(found: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]], rows: Rows) -> str:
+    """What the authors' notebook shows of MNIST (CNN), beside our row and our Figure 3 at two learning rates.
+
+    The notebook sets 2.5e-4 and skips the training, because its networks were already there. It shows their
+    temperatures, their sigmas and, in a figure, their test NLL after every epoch.
+    """
+    nll, error = (printed(score, RATE_ROW, "deep_ensembles")[0] for score in ("nll", "error"))
+    lines = [
+        ["T of temperature scaling, mean (range)", "1.497 (1.381 to 1.604)"],
+        ["σ* of PEP, mean (range)", "0.01517 (0.004102 to 0.02082)"],
+        ["test NLL of five networks after one epoch", "0.050 to 0.057"],
+        ["NLL of deep ensembles", f"{nll:.3f}"],
+        ["error of deep ensembles, %", f"{error:.3f}"],
+        ["cells of the row that agree (SWA apart)", ""],
+        ["cells of the whole table", ""],
+    ]
+    for row, figure in found:
+        first = [point["test_nll"] for point in figure["experiments"][RATE_ROW]["points"] if point["epoch"] == 1]
+        own, whole = agreement({RATE_ROW: row}), agreement({**rows, RATE_ROW: row})
+        ours = [
+            _spread(row["columns"]["temperature"]["temperature"]),
+            _spread(row["columns"]["pep"]["sigma"]),
+            f"{min(first):.3f} to {max(first):.3f}",
+            f"{cell(row, 'deep_ensembles', 'nll')[0]:.4f}",
+            f"{cell(row, 'deep_ensembles', 'error')[0]:.3f}",
+            f"{own['agreeing']} of {own['all']}",
+            f"{whole['agreeing']} of {whole['all']}",
+        ]
+        for line, text in zip(lines, ours, strict=True):
+            line.append(text)
+    rates = [f"learning rate {row['row_settings']['learning_rate']:g}" for row, _ in found]
+    return table(["", "their notebook", *rates], lines)
+
+
+def _spread(values: Sequence[float] | None) -> str:
+    """Mean, smallest and largest over models."""
+    return "" if not values else f"{np.mean(values):.4g} ({min(values):.4g} to {max(values):.4g})"

@@ -1,0 +1,169 @@
+"""docs/paper.md: our numbers beside the printed ones."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from experiments import figure1, figure2, figure3, noise_laws, out_of_distribution, page, swa_schedules, table2
+from experiments.page import command, table2_tables
+from experiments.printed import COLUMNS, inside, inside_before_rounding, printed
+from experiments.settings import ROWS
+from experiments.table2.methods import METHODS
+from tests.experiments.test_figures import places, tiny_figure3, tiny_ood
+from tests.experiments.test_table2 import tiny
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_page_is_written_from_the_results_byte_for_byte(tmp_path: Path) -> None:
+    page.main(page.Settings(results=ROOT / "results/paper", page=tmp_path / "paper.md", pictures=False, say=str))
+    written = (tmp_path / "paper.md").read_text().replace(f"{ROOT}/", "")
+    assert written == (ROOT / "docs/paper.md").read_text()
+
+
+def as_printed(row: str) -> dict[str, Any]:
+    """A row whose means are the printed ones, with our columns a little better than temperature scaling."""
+    columns: dict[str, Any] = {}
+    for method in METHODS:
+        source, less = (method, 0.0) if method in COLUMNS else ("temperature", 0.001)
+        scores = {}
+        for score, unit in table2_tables.UNITS.items():
+            mean = printed(score, row, source)[0] / unit - less
+            scores[score] = [mean - 0.0002, mean + 0.0002]
+        columns[method] = {"scores": scores, "over": "models"}
+    made = {"versions": {"torch": "2"}, "hardware": {"processor": "p", "cores": 2}, "time": "2020-12-06T00:00:00"}
+    made |= {"command": f"python -m experiments table2 --rows {row},mnist-mlp --models 2 --out there"}
+    head = {"format": table2.KIND, "version": 1, "row": row, "title": ROWS[row].title, "settings": {"swa": "plain"}}
+    seconds = {"training": 60.0}
+    return head | {"row_settings": asdict(ROWS[row]), "columns": columns, "seconds": seconds, "provenance": made}
+
+
+def written(folder: Path, row: dict[str, Any]) -> str:
+    (folder / f"table2-{row['row']}.json").write_text(json.dumps(row))
+    return page.main(page.Settings(results=folder, page=folder / "paper.md", pictures=False, say=lambda text: None))
+
+
+def test_the_printed_table_agrees_with_itself_in_every_cell() -> None:
+    found = table2_tables.agreement({row: as_printed(row) for row in ROWS}, COLUMNS)
+    assert (found["outside"], found["all"], found["agreeing"], found["before_rounding"]) == ([], 120, 120, 120)
+
+
+def test_a_number_counts_as_inside_up_to_the_spread_or_3_percent() -> None:
+    assert inside(1.09, (1.063, 0.03))
+    assert not inside(1.10, (1.063, 0.03))
+    assert inside(0.0368, (0.036, 0.0))  # 3 % of 0.036 is 0.00108
+    assert not inside(0.0372, (0.036, 0.0))
+    assert not inside(0.0104, (0.010, 0.0))
+
+
+def test_before_rounding_a_printed_spread_of_zero_was_less_than_half_a_hundredth() -> None:
+    """0.010 ± 0.00 was at most 0.0105 with a spread below 0.005; 3 % of 22.880 is more than 0.215."""
+    assert inside_before_rounding(0.0155, (0.010, 0.0))
+    assert not inside_before_rounding(0.0156, (0.010, 0.0))
+    assert inside_before_rounding(22.88 + 0.0005 + 0.6864, (22.880, 0.21))
+    assert not inside_before_rounding(23.57, (22.880, 0.21))
+
+
+def test_the_paired_difference_is_that_of_a_t_test() -> None:
+    generator = np.random.default_rng(0)
+    first, second = generator.normal(size=25), generator.normal(size=25)
+    expected = stats.ttest_rel(second, first).confidence_interval(0.95)
+    assert table2_tables.paired_difference(first, second)[1:] == pytest.approx((expected.low, expected.high))
+
+
+def test_a_cell_that_differs_is_marked_and_listed(tmp_path: Path) -> None:
+    row = as_printed("cifar10")
+    row["columns"]["pep"]["scores"]["nll"] = [1.2, 1.2]
+    found = written(tmp_path, row)
+    assert "**19 of 20 cells** (95 %)" in found
+    assert "**1.2000** ± 0.0000 ✗<br>0.982 ± 0.02" in found
+    assert "| NLL | CIFAR-10 | PEP | 1.2000 | 0.982 ± 0.02 |" in found
+    assert "| CIFAR-10 | **no** | yes | yes |" in found  # PEP is not below the baseline now
+    assert "| CIFAR-10 | -0.00100 [-0.00100, -0.00100] | -0.24500" in found  # joint less temperature, less PEP
+    assert "Made by `python -m experiments table2 --models 2`." in found
+    assert "No results yet: `python -m experiments figure3 --device cuda`." in found
+    assert "Not with the settings below" not in found
+
+
+def test_a_row_with_settings_of_its_own_says_so(tmp_path: Path) -> None:
+    row = as_printed("cifar10")
+    row["row_settings"]["learning_rate"] = 0.01
+    assert "**Not with the settings below: CIFAR-10 (learning_rate=0.01).**" in written(tmp_path, row)
+
+
+def test_the_best_of_our_columns_is_bold_and_a_loss_of_the_joint_method_is_marked() -> None:
+    row = as_printed("cifar10")
+    row["columns"]["pep_antithetic"]["scores"]["nll"] = [0.9, 0.9]
+    row["columns"]["pep_temperature"]["scores"]["nll"] = [0.97, 0.98]
+    line = table2_tables.our_table({"cifar10": row}, "nll").splitlines()[-1]
+    assert [cell for cell in line.split("|") if "**" in cell] == [" **0.9000** ± 0.0000 "]
+    with_t, _, all_kernels, _ = table2_tables.joint_differences({"cifar10": row}).splitlines()[-1].split("|")[2:6]
+    assert with_t.endswith("✗ ")
+    assert "✗" not in all_kernels
+
+
+def test_a_missing_folder_leaves_the_page_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "paper.md").write_text("numbers")
+    with pytest.raises(FileNotFoundError, match=r"there is no folder .*resluts: name the folder with `--results`"):
+        page.main(page.Settings(results=tmp_path / "resluts", page=tmp_path / "paper.md"))
+    assert (tmp_path / "paper.md").read_text() == "numbers"
+
+
+def test_a_learning_rate_is_shown_beside_the_notebook() -> None:
+    """By hand: T of 1 and 3, sigma* of 0.01 and 0.03, and test NLLs of 0.05 and 0.07 after one epoch."""
+    row = as_printed("mnist-cnn")
+    row["columns"]["temperature"]["temperature"], row["columns"]["pep"]["sigma"] = [1.0, 3.0], [0.01, 0.03]
+    row["row_settings"]["learning_rate"] = 1e-3
+    points = [{"epoch": epoch, "test_nll": nll} for epoch, nll in ((1, 0.05), (1, 0.07), (2, 0.01))]
+    figure = {"experiments": {"mnist-cnn": {"points": points}}, "provenance": row["provenance"]}
+    lines = table2_tables.learning_rates([(row, figure)], {"mnist-mlp": as_printed("mnist-mlp")}).splitlines()
+    assert lines[0] == "|  | their notebook | learning rate 0.001 |"
+    assert "| T of temperature scaling, mean (range) | 1.497 (1.381 to 1.604) | 2 (1 to 3) |" in lines
+    assert "| σ* of PEP, mean (range) | 0.01517 (0.004102 to 0.02082) | 0.02 (0.01 to 0.03) |" in lines
+    assert "| test NLL of five networks after one epoch | 0.050 to 0.057 | 0.050 to 0.070 |" in lines
+    assert "| cells of the whole table |  | 40 of 40 |" in lines
+
+
+def test_a_cell_whose_printed_digits_hide_too_much_is_compared_with_the_notebook() -> None:
+    """0.0159 is 6 % above the printed 0.015 ± 0.00, which is 0.01538 ± 0.00186."""
+    hidden = table2_tables.hidden_by_rounding
+    agrees = hidden(0.0159, ("brier", "mnist-cnn", "pep"))
+    assert agrees.endswith("0.0154 ± 0.0019 (the authors' notebook), and ours agrees")
+    assert hidden(0.0179, ("brier", "mnist-cnn", "pep")).endswith("and ours differs")
+    assert hidden(0.0308, ("brier", "mnist-mlp", "swa")).startswith("it may agree with the printed numbers")
+    assert hidden(0.7275, ("ece", "mnist-mlp", "swa")) == ""
+
+
+def test_the_page_shows_the_command_without_its_folders() -> None:
+    made = "peppermill --debug paper ood --epochs 30 --data here --device cuda --out there --checkpoints .local"
+    assert command({"provenance": {"command": made}}) == "python -m experiments ood --epochs 30 --device cuda"
+
+
+@pytest.mark.slow
+def test_every_section_is_written_from_results_of_this_version(data_folder: Path, tmp_path: Path) -> None:
+    one: dict[str, Any] = {"rows": ("mnist-mlp",), "epochs": 2, "models": 1}
+    here = places(data_folder, tmp_path / "results")
+    table2.main(tiny(data_folder, tmp_path))
+    swa_schedules.main(swa_schedules.Settings(**here, **one, schedules=("plain:start=1",)))
+    figure1.main(figure1.Settings(**here, **one, size=3, sigmas=(0.01,)))
+    figure2.main(figure2.Settings(**here, **one | {"epochs": 20}, size=4))  # overfitted: PEP corrects some mistakes
+    figure3.main(tiny_figure3(data_folder, tmp_path / "results"))
+    noise_laws.main(noise_laws.Settings(**here, **one, size=4))  # one network has no interval
+    out_of_distribution.main(tiny_ood(data_folder, tmp_path / "results"))
+    settings = page.Settings(
+        results=tmp_path / "results", page=tmp_path / "docs" / "paper.md", data=data_folder, say=lambda text: None
+    )
+    found = page.main(settings)
+    assert found.count("No results yet") == 1  # Table 1
+    assert "Nearest: MNIST (MLP): plain:start=1. 1 models each." in found  # one row is not all rows
+    assert "Not run to its end: CIFAR-10, MNIST (CNN)." in found  # of Figure 3
+    for figure in ("figure1", "figure2-reliability", "figure2-corrected", "figure3"):
+        assert f"figures/paper-{figure}.svg" in found
+        assert (tmp_path / "docs" / "figures" / f"paper-{figure}.svg").read_text().lstrip().startswith("<?xml")

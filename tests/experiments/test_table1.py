@@ -1,0 +1,220 @@
+"""Table 1 on a small network and images made on the spot: every column, every split, and a run that is killed."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from scipy import stats
+from torch import nn
+
+import peppermill as pm
+from experiments import table1
+from experiments.printed import TABLE1_NETWORKS, printed_fit
+from experiments.table1 import Settings, row_pictures, weights_of
+from experiments.table1.imagenet_networks import NETWORKS, TENSORFLOW, Network
+from experiments.table1.split_methods import METHODS, TITLES, paired, splits_of
+
+CLASSES, IMAGES, SIDE, GOLDEN = 4, 60, 8, (5**0.5 - 1) / 2
+
+
+def small_network(weights: Path | None = None) -> nn.Module:
+    """Two convolutions and a dense layer; random, and too sure of itself, so that noise and temperature help."""
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(3, 6, 3), nn.ReLU(), nn.Conv2d(6, 6, 3), nn.ReLU(), nn.Flatten(), nn.Linear(6 * 16, CLASSES)
+    )
+    with torch.no_grad():
+        model[-1].weight.mul_(8)
+    return model.eval()
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Images whose class is mostly what the network makes of them."""
+    folder, generator, model = tmp_path_factory.mktemp("val"), np.random.default_rng(0), small_network()
+    for number in range(1, IMAGES + 1):
+        pixels = generator.integers(0, 256, (SIDE, SIDE, 3), dtype=np.uint8)
+        said = int(model(TENSORFLOW(torch.from_numpy(pixels).permute(2, 0, 1)[None])).argmax())
+        label = said if generator.random() < 0.7 else int(generator.integers(CLASSES))
+        (folder / str(label)).mkdir(exist_ok=True)
+        Image.fromarray(pixels).save(folder / str(label) / f"ILSVRC2012_val_{number:08d}.png")
+    return folder
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small_rows() -> Any:
+    """Two rows more: with a printed range of sigma, and without."""
+    row = Network("Small", small_network, TENSORFLOW, SIDE, SIDE, CLASSES, range=(0.01, 0.3))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(NETWORKS, "Small", row)
+        patch.setitem(NETWORKS, "SmallFound", replace(row, range=None))
+        yield
+
+
+def settings(images: Path, folder: Path, **changes: Any) -> Settings:
+    places = {"imagenet": images, "out": folder / "results", "checkpoints": folder / "work"}
+    small = {"networks": ("Small",), "tuning": 20, "splits": 3, "iterations": 4, "minimum_count": 3}
+    return Settings(**places, say=lambda text: None, **small | changes)
+
+
+@pytest.fixture(scope="module")
+def whole(images: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The row, never killed."""
+    return table1.main(settings(images, tmp_path_factory.mktemp("whole")))["Small"]
+
+
+@pytest.mark.parametrize("name", TABLE1_NETWORKS)
+def test_every_printed_sigma_is_an_end_of_the_papers_search(name: str) -> None:
+    """The 64 midpoints that six sections by the golden ratio of 5e-4..5e-3 can end in, enumerated."""
+    ends = []
+    for turns in product((True, False), repeat=6):
+        lower, upper = 5e-4, 5e-3
+        for left in turns:
+            step = GOLDEN * (upper - lower)
+            lower, upper = (lower, lower + step) if left else (upper - step, upper)
+        ends.append((lower + upper) / 2)
+    assert min(abs(end - printed_fit(name)[1]) for end in ends) <= 0.0051e-3
+
+
+def test_the_search_of_the_pep_column_is_the_papers(images: Path, tmp_path: Path, whole: dict[str, Any]) -> None:
+    """A plain golden section on the tuning images with five members, written out; sigma* is the middle of its end."""
+    model, tuning = small_network(), splits_of(IMAGES, 20, 3)[1][0]
+    data = row_pictures(NETWORKS["Small"], settings(images, tmp_path))
+    batch = TENSORFLOW(data.pixels[tuning]), data.labels[tuning]
+    noise = pm.Noise("gaussian", antithetic=False)
+    range_only = pm.Golden(iterations=1, lower=0.01, upper=0.3)
+    pep = pm.fit(model, batch, parameters="conv", size=5, noise=noise, search=range_only)
+
+    def log_likelihood(sigma: float) -> float:
+        members = pep.with_sigma(sigma).member_log_probs(batch[0])  # [m, N, K]
+        likelihoods = members.gather(2, batch[1].expand(5, -1)[:, :, None]).exp()
+        return float(likelihoods.detach().mean(0).log().sum())
+
+    lower, upper = 0.01, 0.3
+    for _ in range(3):  # of four iterations the fourth only looks
+        left, right = upper - GOLDEN * (upper - lower), lower + GOLDEN * (upper - lower)
+        lower, upper = (lower, right) if log_likelihood(left) >= log_likelihood(right) else (left, upper)
+    assert whole["columns"]["pep"]["sigma"][1] == pytest.approx((lower + upper) / 2, rel=1e-8)
+
+
+def test_a_row_has_every_column_on_every_split(whole: dict[str, Any]) -> None:
+    assert set(whole["columns"]) == set(METHODS) == set(TITLES)
+    for column in whole["columns"].values():
+        assert {len(values) for values in column["scores"].values()} == {3}
+    assert whole["columns"]["network"]["sigma"] == [0, 0, 0]
+    assert whole["columns"]["temperature"]["scores"]["error"] == whole["columns"]["network"]["scores"]["error"]
+    assert whole["items"] == {"all": 60, "tuning": 20, "test": 40}
+    assert len({split["digest"] for split in whole["splits"]}) == 3
+    json.dumps(whole, allow_nan=False)
+
+
+def test_the_columns_are_what_the_library_fits(images: Path, tmp_path: Path) -> None:
+    """On the one split, the range found; ECE of ten bins."""
+    asked = settings(images, tmp_path, networks=("SmallFound",), splits=1, minimum_count=1)
+    columns = table1.main(asked)["SmallFound"]["columns"]
+    data, model = row_pictures(NETWORKS["Small"], asked), small_network()
+    inputs = TENSORFLOW(data.pixels)
+    tuning, test = (inputs[:20], data.labels[:20]), (inputs[20:], data.labels[20:])
+    fitted = {
+        "network": model,
+        "temperature": pm.fit_temperature(model, tuning),
+        "pep_antithetic": pm.fit(model, tuning, parameters="conv"),
+        "pep_antithetic_temperature": pm.fit(model, tuning, parameters="conv", temperature=True),
+    }
+    for method, predictor in fitted.items():
+        scores = pm.evaluate(predictor, test, bins=10)
+        for score in ("nll", "brier", "ece", "error"):
+            found = columns[method]["scores"][score][0]
+            assert found == pytest.approx(getattr(scores, score).value, rel=1e-4, abs=1e-9)
+
+
+def test_a_killed_run_continues_with_the_split_that_is_missing(
+    images: Path, tmp_path: Path, whole: dict[str, Any]
+) -> None:
+    said: list[str] = []
+
+    def say(text: str) -> None:
+        said.append(text)
+        if "split 2 of 3" in text and len(said) < 4:
+            raise KeyboardInterrupt
+
+    asked = replace(settings(images, tmp_path), say=say)
+    with pytest.raises(KeyboardInterrupt):
+        table1.main(asked)
+    assert len(list((tmp_path / "work" / "table1").iterdir())) == 2
+    said += [""] * 4
+    found = table1.main(asked)["Small"]
+    assert (found["columns"], found["comparisons"]) == (whole["columns"], whole["comparisons"])
+    assert table1.main(asked)["Small"] == found
+    assert "done, in" in said[-1]
+
+
+def test_paired_tests_are_those_of_scipy() -> None:
+    generator = torch.Generator().manual_seed(0)
+    first, second = (
+        {"nll": torch.rand(50, generator=generator), "brier": torch.rand(50, generator=generator),
+         "error": torch.randint(2, (50,), generator=generator).double()}
+        for _ in range(2)
+    )  # fmt: skip
+    found = paired(first, second)
+    expected = stats.ttest_rel(second["nll"].numpy(), first["nll"].numpy())
+    assert found["nll"]["p"] == pytest.approx(expected.pvalue)
+    assert found["nll"]["lower"] == pytest.approx(expected.confidence_interval(0.95).low)
+    better = int(((second["error"] - first["error"]) < 0).sum())
+    worse = int(((second["error"] - first["error"]) > 0).sum())
+    assert found["error"]["p"] == pytest.approx(stats.binomtest(better, better + worse).pvalue)
+    assert paired(first, first)["brier"] == {"mean": 0.0, "lower": 0.0, "upper": 0.0, "p": 1.0}
+
+
+def test_no_image_both_tunes_and_tests() -> None:
+    splits = splits_of(30, 10, 4)
+    assert torch.equal(splits[0][0], torch.arange(10))
+    for tuning, test in splits:
+        assert sorted([*tuning.tolist(), *test.tolist()]) == list(range(30))
+    assert len({tuple(tuning.tolist()) for tuning, _ in splits}) == 4
+    with pytest.raises(ValueError, match="`tuning=30` must leave images to tune on and to test on"):
+        splits_of(30, 30, 1)
+    with pytest.raises(ValueError, match="`splits=0` must be at least 1"):
+        splits_of(30, 10, 0)
+
+
+def test_weights_are_a_file_or_found_in_a_folder(tmp_path: Path) -> None:
+    one = tmp_path / "Small.safetensors"
+    one.touch()
+    asked = Settings(networks=("Small",), weights=tmp_path)
+    assert weights_of("Small", asked) == weights_of("Small", replace(asked, weights=one)) == one
+    with pytest.raises(ValueError, match="has no file VGG16.safetensors, VGG16.h5 or VGG16.th"):
+        weights_of("VGG16", asked)
+    with pytest.raises(ValueError, match="must be the file of one network, or a folder"):
+        weights_of("Small", replace(asked, networks=("Small", "VGG16"), weights=one))
+
+
+def test_images_are_asked_for_by_name() -> None:
+    with pytest.raises(ValueError, match="ResNet50 needs the validation images: name their folder with `--imagenet`"):
+        table1.main(Settings(networks=("ResNet50",)))
+    with pytest.raises(ValueError, match="there is no network 'ResNet51' in Table 1"):
+        table1.main(Settings(networks=("ResNet51",)))
+
+
+@pytest.mark.slow
+def test_a_network_of_cifar10_runs_from_published_weights(data_folder: Path, tmp_path: Path) -> None:
+    model = NETWORKS["ResNet20-CIFAR10"].build
+    from experiments.table1.cifar_resnet import CifarResNet
+
+    torch.manual_seed(0)
+    torch.save({"state_dict": CifarResNet(20).state_dict()}, tmp_path / "ResNet20-CIFAR10.th")
+    assert model(tmp_path / "ResNet20-CIFAR10.th") is not None
+    asked = Settings(
+        networks=("ResNet20-CIFAR10",), data=data_folder, weights=tmp_path, tuning=30, images=60, size=2,
+        tuning_size=2, out=tmp_path, checkpoints=tmp_path / "work", say=lambda text: None,
+    )  # fmt: skip
+    found = table1.main(asked)["ResNet20-CIFAR10"]
+    assert found["items"] == {"all": 60, "tuning": 30, "test": 30}

@@ -1,0 +1,166 @@
+"""Table 2 on small data: every column, every kind of row, a run that is killed, and stages that do not fit."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import peppermill as pm
+from experiments import table2
+from experiments.settings import Settings, paper_layers
+from experiments.table2.methods import METHODS, SCORES
+from experiments.table2.work import Work
+from tests.experiments.conftest import write_data
+
+
+def tiny(folder: Path, out: Path, **changes: Any) -> Settings:
+    small: dict[str, Any] = {
+        "rows": ("mnist-mlp",), "models": 2, "epochs": 2, "size": 4, "dropout_passes": 3, "ensemble_size": 2,
+        "ensemble_draws": 3, "our_tuning_size": 4,
+    }  # fmt: skip
+    places = {"data": folder, "out": out / "results", "checkpoints": out / "work"}
+    return Settings(**places, say=lambda text: None, **small | changes)
+
+
+@pytest.fixture(scope="module")
+def whole(data_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Settings, dict[str, Any]]:
+    """The row, never killed."""
+    settings = tiny(data_folder, tmp_path_factory.mktemp("whole"))
+    return settings, table2.main(settings)["mnist-mlp"]
+
+
+@pytest.fixture
+def copied(whole: tuple[Settings, dict[str, Any]], tmp_path: Path) -> Settings:
+    """A copy of the finished row, to change and to damage."""
+    shutil.copytree(whole[0].checkpoints, tmp_path / "work")
+    return replace(whole[0], out=tmp_path / "results", checkpoints=tmp_path / "work")
+
+
+@pytest.mark.parametrize(
+    ("row", "changes"),
+    [
+        pytest.param("mnist-mlp", {}, marks=pytest.mark.slow),
+        pytest.param("fashion-mnist", {"models": 1, "epochs": 1, "size": 2, "items": 40}, marks=pytest.mark.slow),
+        pytest.param("cifar100", {"models": 1, "epochs": 1, "size": 2, "items": 40}, marks=pytest.mark.slow),
+    ],
+)
+def test_a_row_has_every_column_with_every_score_of_every_model(
+    data_folder: Path, tmp_path: Path, row: str, changes: dict[str, Any]
+) -> None:
+    asked = tiny(data_folder, tmp_path, rows=(row,), **changes)
+    table2.main(asked)
+    found = json.loads((tmp_path / "results" / f"table2-{row}.json").read_text())
+    assert set(found["columns"]) == set(METHODS)
+    for name, column in found["columns"].items():
+        count = 3 if name == "deep_ensembles" else asked.models
+        assert {score: len(values) for score, values in column["scores"].items()} == dict.fromkeys(SCORES, count)
+    assert set(found["provenance"]) >= {"versions", "hardware", "time", "command"}
+    trained = {"training", "training with dropout", f"training SWA {asked.swa}"}
+    assert set(found["training"]) == trained
+    assert set(found["seconds"]) == trained | set(METHODS)
+
+
+@pytest.mark.parametrize(
+    ("row", "layers"),
+    [
+        ("mnist-mlp", ["dense1.weight", "dense2.weight", "dense3.weight"]),
+        ("mnist-cnn", ["conv2.weight", "dense1.weight", "dense2.weight"]),
+        ("cifar10", ["dense1.weight"]),
+        ("cifar100", ["dense1.weight"]),  # not the 100 outputs
+    ],
+)
+def test_the_perturbed_layers_are_the_papers(row: str, layers: list[str]) -> None:
+    network = Work(row, Settings()).build()
+    assert [name for name, value in network.named_parameters() if paper_layers(name, value)] == layers
+
+
+def test_the_columns_are_what_the_library_says_of_the_same_networks(whole: tuple[Settings, dict[str, Any]]) -> None:
+    """Temperature, PEP by a golden section of nine steps, and the deep ensemble of all networks."""
+    settings, found = whole
+    work = Work("mnist-mlp", settings)
+    validation, test, columns = work.data.validation, work.data.test, found["columns"]
+    for index, (seed, network) in enumerate(zip(settings.seeds, work.networks, strict=True)):
+        warm = pm.evaluate(pm.fit_temperature(network, validation), test, bins=20)
+        for score in SCORES:
+            assert columns["temperature"]["scores"][score][index] == pytest.approx(getattr(warm, score).value, rel=1e-4)
+        noise = pm.Noise("gaussian", antithetic=False, seed=seed)
+        search = pm.Golden(iterations=9, lower=0.0, upper=0.1)
+        layers = r"^dense\d\.weight$"
+        pep = pm.fit(network, validation, parameters=layers, size=10, noise=noise, search=search)
+        assert columns["pep"]["sigma"][index] == pytest.approx((pep.search.lower + pep.search.upper) / 2)
+        joint = columns["pep_temperature"]
+        assert joint["scores"]["nll"][index] == pytest.approx(columns["temperature"]["scores"]["nll"][index], abs=0.5)
+    ensemble = pm.predict(pm.DeepEnsemble(work.networks), test)
+    nll = pm.metrics.nll(ensemble.log_probs, ensemble.labels)
+    assert columns["deep_ensembles"]["scores"]["nll"] == pytest.approx([nll] * 3, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    "kill",
+    [
+        "seed 18: epoch  2",
+        pytest.param(": baseline", marks=pytest.mark.slow),
+        pytest.param("dropout, seed 18: epoch  1", marks=pytest.mark.slow),
+        pytest.param(": swa", marks=pytest.mark.slow),
+        ": pep_kernels",
+    ],
+)
+def test_a_run_killed_at_any_moment_ends_with_the_same_table(
+    data_folder: Path, tmp_path: Path, kill: str, whole: tuple[Settings, dict[str, Any]]
+) -> None:
+    def say(text: str) -> None:
+        if kill in text:
+            raise KeyboardInterrupt
+
+    asked = tiny(data_folder, tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        table2.main(replace(asked, say=say))
+    assert not (tmp_path / "results").exists()
+    said: list[str] = []
+    found = table2.main(replace(asked, say=said.append))["mnist-mlp"]
+    assert found["columns"] == whole[1]["columns"]
+    assert found["training"] == whole[1]["training"]
+    assert not any("training, seed 17" in line for line in said)  # it was kept
+    assert table2.main(replace(asked, say=said.append))["mnist-mlp"] == found
+    assert said[-1].startswith("MNIST (MLP): done, in")
+
+
+def test_another_schedule_of_swa_changes_only_its_column(
+    copied: Settings, whole: tuple[Settings, dict[str, Any]]
+) -> None:
+    said: list[str] = []
+    other = table2.main(replace(copied, swa="plain:start=1", say=said.append))["mnist-mlp"]
+    assert [line for line in said if "NLL" in line and ": swa:" not in line] == []
+    assert [name for name in METHODS if other["columns"][name] != whole[1]["columns"][name]] == ["swa"]
+
+
+def test_stages_made_from_other_data_are_refused(copied: Settings, tmp_path: Path) -> None:
+    """The same folder of checkpoints, other images; and fewer of the same images."""
+    other = write_data(tmp_path / "other", seed=1)
+    for changed in (replace(copied, data=other), replace(copied, items=50)):
+        with pytest.raises(ValueError, match=r"mnist-mlp-.* was made from other data: delete it, or name another"):
+            table2.main(changed)
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda text: text[: len(text) // 2], lambda text: text.replace('"over"', '"under"'), lambda text: "[]"]
+)
+def test_a_damaged_stage_is_named(copied: Settings, damage: Any) -> None:
+    stage = copied.checkpoints / "table2" / "mnist-mlp-baseline.json"
+    stage.write_text(damage(stage.read_text()))
+    with pytest.raises(ValueError, match=r"mnist-mlp-baseline\.json is damaged .*: delete it to compute it again"):
+        table2.main(copied)
+
+
+def test_wrong_settings_are_named() -> None:
+    with pytest.raises(ValueError, match="there is no row 'mnist' in Table 2: choose from mnist-mlp"):
+        Settings(rows=("mnist",))
+    with pytest.raises(ValueError, match=r"`learning_rate=-1` must be above 0 and finite"):
+        Settings(learning_rate=-1.0)
+    with pytest.raises(ValueError, match="`device='gpu'` cannot be used here: try `--device cpu`"):
+        Settings(device="gpu")
