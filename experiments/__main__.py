@@ -58,11 +58,11 @@ def options_of(settings: Any, name: str, text: str) -> argparse.ArgumentParser:
     single = {"str": str, "int": int, "float": float, "Path": Path}
     for field in fields(settings):
         option, kind = f"--{field.name.replace('_', '-')}", str(field.type).removesuffix(" | None")
-        told = comments.get(field.name, "").replace("%", "%%")
+        comment = comments.get(field.name, "").replace("%", "%%")
         if field.name == "say" or field.default is MISSING:
             continue
         if kind == "bool":
-            parser.add_argument(option, action=argparse.BooleanOptionalAction, help=told)
+            parser.add_argument(option, action=argparse.BooleanOptionalAction, help=comment)
         elif kind.startswith("tuple"):
             inner, mark = single[kind.removeprefix("tuple[").split(",")[0]], " " if field.name == "schedules" else ","
             parser.add_argument(
@@ -70,10 +70,12 @@ def options_of(settings: Any, name: str, text: str) -> argparse.ArgumentParser:
                 dest=field.name,
                 type=lambda text, inner=inner, mark=mark: tuple(map(inner, filter(None, text.split(mark)))),
                 metavar="LIST",
-                help=f"{told} (default: {mark.join(map(str, field.default)) or None})",
+                help=f"{comment} (default: {mark.join(map(str, field.default)) or None})",
             )
         else:
-            parser.add_argument(option, type=single[kind], metavar=kind.upper(), help=f"{told} (default: {field.default})")
+            parser.add_argument(
+                option, type=single[kind], metavar=kind.upper(), help=f"{comment} (default: {field.default})"
+            )
     return parser
 
 

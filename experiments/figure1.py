@@ -40,12 +40,7 @@ def main(settings: Settings) -> dict[str, Any]:
             size=settings.size,
             antithetic=False,
         )
-    curve = {
-        "network": settings.rows[0],
-        "size": settings.size,
-        "sigmas": settings.sigmas or None,
-        "parameters": settings.parameters,
-    }
+    curve = {"network": settings.rows[0], "size": settings.size, "parameters": settings.parameters}
     content = {"curve": curve, "sweep": plain(sweep), "settings": settings.identity()}
     settings.say(f"Figure 1: L(sigma) is largest at sigma = {sweep.best.sigma:.4g}")
     return write_result(settings.out / "figure1.json", KIND, content, settings.seeds[0])

@@ -46,7 +46,9 @@ def main(settings: Settings) -> dict[str, Any]:
             "PEP with temperature": pm.fit(network, validation, temperature=True, **options),
         }
         predictions = {name: pm.predict(predictor, test) for name, predictor in predictors.items()}
-        corrected = mistakes_corrected(predictors["PEP"], predictions["network"], predictions["PEP"], test, settings.shown)
+        corrected = mistakes_corrected(
+            predictors["PEP"], predictions["network"], predictions["PEP"], test, settings.shown
+        )
     first, second = (found.log_probs.argmax(1) == found.labels for found in map(predictions.get, ("network", "PEP")))
     mistakes = {"corrected": int((~first & second).sum()), "made": int((first & ~second).sum())}
     tables = {
@@ -54,13 +56,7 @@ def main(settings: Settings) -> dict[str, Any]:
         for name, found in predictions.items()
     }
     content = {
-        "pictures": {
-            "row": settings.rows[0],
-            "size": settings.size,
-            "shown": settings.shown,
-            "parameters": settings.parameters,
-            "bins": settings.bins,
-        },
+        "pictures": {"row": settings.rows[0], "size": settings.size, "parameters": settings.parameters},
         "sigma": predictors["PEP"].sigma,
         "reliability": tables,
         "corrected": corrected,

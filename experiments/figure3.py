@@ -67,8 +67,8 @@ def main(settings: Settings) -> dict[str, Any]:
             found = work.stage("figure3", partial(examine, work))
         points = [Point(**one) for one in found["points"]]
         experiments[name] = found | {"correlations": plain(correlations(points))}
-        told = interval(experiments[name]["correlations"]["overfitting and effect"])
-        settings.say(f"Figure 3, {found['title']}: Spearman {told} of overfitting and PEP effect, {len(points)} points")
+        rho = interval(experiments[name]["correlations"]["overfitting and effect"])
+        settings.say(f"Figure 3, {found['title']}: Spearman {rho} of overfitting and PEP effect, {len(points)} points")
     ordered = {name: experiments[name] for name in sorted(experiments, key=[*PANELS, *ROWS].index)}
     content = {"experiments": ordered, "settings": settings.identity()}
     return write_result(path, KIND, content, settings.seeds[0])

@@ -1,4 +1,4 @@
-"""Out-of-distribution detection (Section 3.2): WideResNet-28x10 trained on five classes of CIFAR-10, asked about all ten.
+"""Out-of-distribution detection (Section 3.2): a WideResNet-28x10 of five classes of CIFAR-10, asked about all ten.
 
 How far apart are the predictive entropies of images of the five known classes and of the five unknown ones? The measure
 is the symmetrized Kullback-Leibler divergence of their histograms, `pm.metrics.symmetrized_kl`. The paper (0.47 for the

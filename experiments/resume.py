@@ -10,20 +10,17 @@ import hashlib
 import json
 import math
 import os
-import platform
-import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, is_dataclass
-from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
+
+import peppermill as pm
 
 VERSION = 1
 
@@ -96,7 +93,9 @@ def read_result(path: Path, kind: str) -> dict[str, Any] | None:
     try:
         content = json.loads(path.read_text())
     except ValueError as error:
-        raise ValueError(f"{path} is not JSON ({error}): it is truncated or corrupted. Run the experiment again.") from error
+        raise ValueError(
+            f"{path} is not JSON ({error}): it is truncated or corrupted. Run the experiment again."
+        ) from error
     if not isinstance(content, dict) or content.get("format") != kind or content.get("version") != VERSION:
         raise ValueError(f"{path} is not a {kind} of version {VERSION}: it holds something else.")
     return content
@@ -139,42 +138,9 @@ def plain(value: Any) -> Any:
 
 def provenance(seed: int) -> dict[str, Any]:
     """Versions, hardware, seed, commit, command and time: what a reader needs to trust a number."""
-    hardware = {"processor": _processor(), "cores": os.cpu_count(), "threads": torch.get_num_threads()}
-    if torch.cuda.is_available():
-        hardware["gpu"] = torch.cuda.get_device_name()
     words = [Path(word).name if Path(word).is_absolute() else word for word in sys.argv[1:]]
-    return {
-        "versions": {name: _version(name) for name in ("peppermill", "torch", "numpy", "scipy")}
-        | {"python": platform.python_version()},
-        "hardware": hardware,
-        "seed": seed,
-        "commit": _commit(),
-        "command": " ".join(["python -m experiments", *words]),
-        "time": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
+    return pm.provenance(seed) | {"command": " ".join(["python -m experiments", *words])}
 
 
 def _checksum(content: Any) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def _version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
-
-
-def _commit() -> str | None:
-    try:
-        command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return None
-
-
-def _processor() -> str:
-    information = Path("/proc/cpuinfo")
-    lines = information.read_text().splitlines() if information.is_file() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()

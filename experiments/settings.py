@@ -20,7 +20,7 @@ DEFAULT_SWA = "sgd:first=0.1,swa=0.01"  # the paper publishes no schedule: docs/
 
 @dataclass(frozen=True)
 class Row:
-    """One row of Table 2. Learning rates, validation sets and members while tuning are those of the authors' scripts."""
+    """One row of Table 2, with learning rates, validation set and members while tuning from the authors' scripts."""
 
     title: str
     data: str

@@ -57,7 +57,9 @@ def main(settings: Settings) -> dict[str, Any]:
             with arithmetic(settings.precision):
                 found = work.stage(f"swa-{schedule}", lambda work=work: column(work, "swa"), ("schedules",))  # type: ignore[misc]
             rows[name][schedule] = {"scores": found["scores"], "distance": distance(name, found["scores"])}
-            settings.say(f"{work.row.title}: {schedule} is {rows[name][schedule]['distance']:.3f} from the printed column")
+            settings.say(
+                f"{work.row.title}: {schedule} is {rows[name][schedule]['distance']:.3f} from the printed column"
+            )
     content = {"rows": rows, "nearest": nearest(rows, settings.schedules), "settings": settings.identity()}
     for row, schedule in content["nearest"].items():
         settings.say(f"{row}: the nearest schedule is {schedule}")

@@ -107,20 +107,11 @@ def place(*results: Result) -> str:
 
 
 def _rates(results: Path, rows: Mapping[str, Result], figure: Result | None) -> str:
-    """MNIST (CNN) at two learning rates: a table and the commands; empty without the results of both."""
+    """MNIST (CNN) at two learning rates, in a table; empty without the results of both."""
     name, folder = table2_tables.RATE_ROW, results / table2_tables.SLOW_FOLDER
     slow = read_table2(folder).get(name), read_result(folder / "figure3.json", figure3.KIND)
     both = [(row, one) for row, one in ((rows.get(name), figure), slow) if row and one and name in one["experiments"]]
-    if len(both) < 2:
-        return ""
-    commands = []
-    for row, one in both:
-        rate = row["row_settings"]["learning_rate"]
-        other = "" if rate == ROWS[name].learning_rate else f" --learning-rate {rate:g} --out {results / folder.name}"
-        for result in (row, one):
-            typed = re.sub(r" --(learning-rate|rows) \S+", "", command(result)).split()
-            commands.append(f"`{' '.join([*typed[:4], '--rows', name, *typed[4:]])}{other}`")
-    return f"{table2_tables.learning_rates(both, rows)}\n\nMade by {', '.join(commands)}. {place(both[0][0])}"
+    return f"{table2_tables.learning_rates(both, rows)}\n\n{place(slow[0])}" if len(both) == 2 else ""
 
 
 def _figures(context: Mapping[str, Any], settings: Settings) -> dict[str, Callable[[], Any]]:

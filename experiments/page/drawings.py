@@ -76,12 +76,14 @@ def figure3(content: Mapping[str, Any]) -> Any:
         for axis, one in zip(axes[1:], experiments, strict=True):
             overfitting = [point["test_nll"] - point["training_nll"] for point in one["points"]]
             effect = [point["test_nll"] - point["pep_nll"] for point in one["points"]]
-            drawn = axis.scatter(overfitting, effect, c=[point["sigma"] for point in one["points"]], s=9, cmap="cividis")
+            drawn = axis.scatter(
+                overfitting, effect, c=[point["sigma"] for point in one["points"]], s=9, cmap="cividis"
+            )
             bar = figure.colorbar(drawn, ax=axis, shrink=0.8)
             bar.set_label("σ*", fontsize=8)
             bar.ax.tick_params(labelsize=7)
-            told = interval(one["correlations"]["overfitting and effect"], digits=2)
-            axis.set_title(f"{one['title']}\nρ = {told}", fontsize=7.5)
+            rho = interval(one["correlations"]["overfitting and effect"], digits=2)
+            axis.set_title(f"{one['title']}\nρ = {rho}", fontsize=7.5)
             axis.set_xlabel("overfitting")
         axes[1].set_ylabel("PEP effect")
         pyplot.close(figure)  # which still can be saved

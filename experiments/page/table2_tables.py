@@ -131,7 +131,9 @@ def orderings(rows: Rows) -> str:
 
 def joint_differences(rows: Rows) -> str:
     """The joint method against temperature scaling and against PEP on test NLL, paired over models."""
-    pairs = [(ours, theirs) for ours in ("pep_temperature", "pep_kernels_temperature") for theirs in ("temperature", "pep")]
+    pairs = [
+        (ours, theirs) for ours in ("pep_temperature", "pep_kernels_temperature") for theirs in ("temperature", "pep")
+    ]
     lines = []
     for row in rows.values():
         cells = []

@@ -80,8 +80,8 @@ def main(settings: Settings) -> dict[str, Any]:
                     identity,
                     lambda case=case: examine(case, settings.bins, settings.minimum_count),  # type: ignore[misc]
                 )
-            told = ", ".join(f"{method} {column['scores']['nll']:.4f}" for method, column in one["columns"].items())
-            settings.say(f"{network.title}, split {number + 1} of {len(splits)}: NLL {told}")
+            numbers = ", ".join(f"{method} {column['scores']['nll']:.4f}" for method, column in one["columns"].items())
+            settings.say(f"{network.title}, split {number + 1} of {len(splits)}: NLL {numbers}")
             each.append(one)
         content = {
             "network": name,

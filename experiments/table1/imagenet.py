@@ -7,7 +7,6 @@ are the first of them. It is not an order by class.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 from collections.abc import Callable
@@ -19,9 +18,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from experiments.resume import write_atomically
-
-CHUNK = 256  # images between two notes of the progress
 SUFFIXES = (".jpeg", ".jpg", ".png", ".webp")
 LABEL_FILES = ("val.txt", "labels.txt", "imagenet_2012_validation_synset_labels.txt")
 
@@ -67,15 +63,14 @@ def listing(folder: Path, classes: int, label_file: Path | None = None) -> Listi
 
 
 def pictures(source: Listing, short: int, crop: int, cache: Path, say: Callable[[str], None]) -> Pictures:
-    """The listed images, prepared; decoded once, and continued where a killed run stopped."""
+    """The listed images, prepared; decoded once and kept in `cache`."""
     digest = hashlib.sha256(f"{source.digest} {short} {crop}".encode()).hexdigest()[:16]
     path, count = cache / f"imagenet-{digest}.npy", len(source.files)
-    note = path.with_suffix(".json")
-    done = json.loads(note.read_text())["done"] if note.is_file() and path.is_file() else 0
-    if done < count:
+    if not path.is_file():
         path.parent.mkdir(parents=True, exist_ok=True)
-        say(f"decoding {count - done:,} images into {path}")
-        target = np.lib.format.open_memmap(path, "r+" if done else "w+", np.uint8, (count, crop, crop, 3))
+        say(f"decoding {count:,} images into {path}")
+        unfinished = path.with_suffix(".part.npy")
+        target = np.lib.format.open_memmap(unfinished, "w+", np.uint8, (count, crop, crop, 3))
 
         def decode(place: int) -> str | None:
             try:
@@ -85,13 +80,11 @@ def pictures(source: Listing, short: int, crop: int, cache: Path, say: Callable[
             return None
 
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            for start in range(done, count, CHUNK):
-                end = min(start + CHUNK, count)
-                bad = [text for text in pool.map(decode, range(start, end)) if text]
-                if bad:
-                    raise ValueError(f"{len(bad)} of the images {start} to {end} cannot be read: {'; '.join(bad[:3])}.")
-                target.flush()
-                write_atomically(note, json.dumps({"done": end}))
+            bad = [text for text in pool.map(decode, range(count)) if text]
+        if bad:
+            raise ValueError(f"{len(bad)} of {count:,} images cannot be read: {'; '.join(bad[:3])}.")
+        target.flush()
+        unfinished.rename(path)
     pixels = torch.from_numpy(np.load(path, mmap_mode="r+", allow_pickle=False)).permute(0, 3, 1, 2)
     return Pictures(pixels, torch.tensor(source.labels), digest)
 
@@ -131,7 +124,9 @@ def _flat(folder: Path, classes: int, label_file: Path | None) -> list[tuple[Pat
     files = sorted(_images(folder), key=lambda path: path.name)
     known = label_file or next((folder / name for name in LABEL_FILES if (folder / name).is_file()), None)
     if known is None:
-        raise ValueError(f"{folder} has no folders of classes, and no file of labels is in it: name one with `--labels`.")
+        raise ValueError(
+            f"{folder} has no folders of classes, and no file of labels is in it: name one with `--labels`."
+        )
     if not known.is_file():
         raise ValueError(f"there is no file {known}: `--labels` names the file with the class of each image.")
     rows = [line.split() for line in known.read_text().splitlines() if line.strip()]

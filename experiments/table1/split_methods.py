@@ -177,7 +177,7 @@ def paired(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> dict[st
 
 
 def splits_of(items: int, tuning: int, count: int) -> list[tuple[Tensor, Tensor]]:
-    """(tuning, test) images: the paper's split, the first images against the others, then random ones (seeds 1, 2, ...)."""
+    """(tuning, test) images: the paper's split, the first against the others, then random ones (seeds 1, 2, ...)."""
     if not 0 < tuning < items:
         raise ValueError(
             f"`tuning={tuning}` must leave images to tune on and to test on, and there are {items:,} in all: the "

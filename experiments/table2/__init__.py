@@ -7,6 +7,7 @@ stage of a row is kept when it is done, so that a run that was killed continues 
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from experiments.resume import read_result, write_result
@@ -34,7 +35,7 @@ def main(settings: Settings) -> dict[str, Any]:
         with arithmetic(settings.precision):
             for method in METHODS:
                 unused = () if method == "swa" else ("swa",)  # another schedule changes only its own column
-                columns[method] = work.stage(method, lambda method=method: column(work, method), unused)  # type: ignore[misc]
+                columns[method] = work.stage(method, partial(column, work, method), unused)
         content = {
             "row": name,
             "title": work.row.title,

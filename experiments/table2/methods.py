@@ -1,4 +1,4 @@
-"""The columns of Table 2: the paper's six methods in its order, then ours. Each yields one predictor for each network."""
+"""The columns of Table 2: the paper's six methods in its order, then ours. Each yields a predictor for each network."""
 
 from __future__ import annotations
 
@@ -118,9 +118,11 @@ def column(work: Work, method: str) -> dict[str, Any]:
         f"{work.row.title}: {method}: NLL {means['nll']:.4f}, Brier {means['brier']:.4f}, "
         f"ECE {100 * means['ece']:.3f} %, error {100 * means['error']:.3f} %"
     )
-    told = {name: values for name, values in fitted.items() if any(value != (name == "temperature") for value in values)}
+    shown = {
+        name: values for name, values in fitted.items() if any(value != (name == "temperature") for value in values)
+    }
     over = f"{work.settings.ensemble_draws} draws" if method == "deep_ensembles" else "models"
-    return {"scores": scores, "over": over, **told}
+    return {"scores": scores, "over": over, **shown}
 
 
 def scores_of(log_probs: Tensor, labels: Tensor, bins: int) -> dict[str, float]:

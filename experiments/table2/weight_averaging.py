@@ -96,6 +96,7 @@ KINDS: dict[str, Callable[..., Swa]] = {
     "sgd": sgd,
 }
 
+
 def swa_from(text: str, rate: float) -> Swa:
     """The schedule that `kind:name=number,...` describes for a row with that learning rate."""
     kind, _, options = text.partition(":")

@@ -71,7 +71,7 @@ class Work:
         return Stages(self.settings.checkpoints / "table2", self.data.digest)
 
     def stage(self, name: str, compute: Callable[[], Any], without: tuple[str, ...] = ()) -> Any:
-        """What `compute` returns, kept; with the time it took and what was trained for it. `without` does not matter."""
+        """What `compute` returns, kept with the time it took; the settings `without` do not decide it."""
         settings = {key: value for key, value in self.settings.row_identity(self.name).items() if key not in without}
 
         def timed() -> dict[str, Any]:
@@ -146,7 +146,9 @@ class Work:
                 lambda text, title=title: self.settings.say(f"{title}: {text}"),  # type: ignore[misc]
             )
             for seed, one in zip(chosen, runs, strict=True):
-                tensors = {f"{epoch}/{name}": value for epoch, state in one.states.items() for name, value in state.items()}
+                tensors = {
+                    f"{epoch}/{name}": value for epoch, state in one.states.items() for name, value in state.items()
+                }
                 tensors["losses"] = torch.tensor(one.losses, dtype=torch.float64)
                 self.stages.write_tensors(f"{prefix}-{seed}", self._training_identity(schedule), tensors)
                 found[seed] = one

@@ -55,5 +55,5 @@ def test_absent_and_damaged_files_are_named(tmp_path: Path, monkeypatch: pytest.
         read_image_set("mnist")
     (tmp_path / "mnist").mkdir()
     (tmp_path / "mnist" / "t10k-labels-idx1-ubyte.gz").write_bytes(b"x")
-    with pytest.raises(ValueError, match="mnist in .* is damaged or incomplete"):
+    with pytest.raises(ValueError, match=r"mnist in .* is damaged or incomplete"):
         read_image_set("mnist")

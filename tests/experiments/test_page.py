@@ -153,7 +153,9 @@ def test_every_section_is_written_from_results_of_this_version(data_folder: Path
     table2.main(tiny(data_folder, tmp_path))
     swa_schedules.main(swa_schedules.Settings(**here, **one, schedules=("plain:start=1",)))
     figure1.main(figure1.Settings(**here, **one, size=3, sigmas=(0.01,)))
-    figure2.main(figure2.Settings(**here, **one | {"epochs": 20}, size=4))  # overfitted: PEP corrects some mistakes
+    figure2.main(
+        figure2.Settings(**here | {"checkpoints": tmp_path / "few"}, **one, items=100, size=4)
+    )  # PEP corrects some
     figure3.main(tiny_figure3(data_folder, tmp_path / "results"))
     noise_laws.main(noise_laws.Settings(**here, **one, size=4))  # one network has no interval
     out_of_distribution.main(tiny_ood(data_folder, tmp_path / "results"))

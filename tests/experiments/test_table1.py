@@ -191,7 +191,7 @@ def test_weights_are_a_file_or_found_in_a_folder(tmp_path: Path) -> None:
     one.touch()
     asked = Settings(networks=("Small",), weights=tmp_path)
     assert weights_of("Small", asked) == weights_of("Small", replace(asked, weights=one)) == one
-    with pytest.raises(ValueError, match="has no file VGG16.safetensors, VGG16.h5 or VGG16.th"):
+    with pytest.raises(ValueError, match=r"has no file VGG16\.safetensors, VGG16\.h5 or VGG16\.th"):
         weights_of("VGG16", asked)
     with pytest.raises(ValueError, match="must be the file of one network, or a folder"):
         weights_of("Small", replace(asked, networks=("Small", "VGG16"), weights=one))

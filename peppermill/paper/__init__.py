@@ -1,1 +1,0 @@
-"""The paper, reproduced: one file for each table and figure; `peppermill paper` runs them."""
