@@ -106,12 +106,12 @@ def place(*results: Result) -> str:
     return " ".join(dict.fromkeys(found))
 
 
-def _rates(results: Path, rows: Mapping[str, Result], figure: Result | None) -> str:
-    """MNIST (CNN) at two learning rates, in a table; empty without the results of both."""
+def _rates(results: Path, rows: Mapping[str, Result], figure: Result | None) -> dict[str, Any]:
+    """MNIST (CNN) at two learning rates: a table, and the row at the other rate; empty without the results of both."""
     name, folder = table2_tables.RATE_ROW, results / table2_tables.SLOW_FOLDER
     slow = read_table2(folder).get(name), read_result(folder / "figure3.json", figure3.KIND)
     both = [(row, one) for row, one in ((rows.get(name), figure), slow) if row and one and name in one["experiments"]]
-    return f"{table2_tables.learning_rates(both, rows)}\n\n{place(slow[0])}" if len(both) == 2 else ""
+    return {"table": table2_tables.learning_rates(both, rows), "row": slow[0]} if len(both) == 2 else {}
 
 
 def _figures(context: Mapping[str, Any], settings: Settings) -> dict[str, Callable[[], Any]]:

@@ -69,7 +69,7 @@ def test_dropout_is_where_the_paper_put_it() -> None:
     [
         ("mnist_mlp", None),
         ("mnist_mlp", 0.9),
-        ("cifar_cnn", None),
+        pytest.param("cifar_cnn", None, marks=pytest.mark.slow),
         pytest.param("mnist_cnn", None, marks=pytest.mark.slow),
     ],
 )
