@@ -170,7 +170,7 @@ class PepEnsemble(nn.Module):
 
     def member_predictions(self, *args: Any, **kwargs: Any) -> Tensor:
         """Every member's prediction for one batch, [m, ...], in the likelihood's own form; one at sigma = 0."""
-        members = Members(self.model, self.perturbation, self.sigma, keep=True)
+        members = Members(self.model, self.recipe.selected, self.recipe.noise, self.size, self.sigma, keep=True)
         if torch.compiler.is_compiling():
             outputs = compiled_outputs(members, self.engine.precision, args, kwargs)
         else:

@@ -50,7 +50,8 @@ def run_members(request: Request, sigma: float) -> MemberPass:
     In a process group each process runs its share of the batches, and every process gets the whole result.
     """
     refuse_training_mode(request.model)
-    members = Members(request.model, request.perturbation, sigma, request.keep)
+    noise, size, center = request.perturbation.noise, request.perturbation.size, request.perturbation.center
+    members = Members(request.model, tuple(center), noise, size, sigma, request.keep)
     results: list[BatchResult] = []
     with explain_shapes(request.model):
         for chunk in request.data.share().chunks():
@@ -58,13 +59,13 @@ def run_members(request: Request, sigma: float) -> MemberPass:
     columns = [torch.zeros(0, device=request.data.device)] * 3  # of a process without batches
     if results:
         columns = [torch.cat(column) for column in zip(*[(rows.T, mean, y) for rows, mean, y in results], strict=True)]
-    facts = {"`sigma`": sigma, "`size`": request.perturbation.size, "`noise`": request.perturbation.noise}
+    facts: dict[str, object] = {"`sigma`": sigma, "`size`": size, "`noise`": noise}
     if grouped() and sigma == 0:
-        facts |= {"`parameters`": list(request.perturbation.center), "weights": digest_of_state(request.model)}
+        facts |= {"`parameters`": list(center), "weights": digest_of_state(request.model)}
     matrix, averaged, labels = gather_rows(columns, [len(y) for _, _, y in results], facts)
     if not len(labels):
         raise ValueError(f"`{request.data.argument}` has no item that counts: every label is the ignored one.")
-    return MemberPass(sigma, matrix.T.expand(request.perturbation.size, -1), averaged, labels)
+    return MemberPass(sigma, matrix.T.expand(size, -1), averaged, labels)
 
 
 def _run_chunk(request: Request, members: Members, chunk: list[Batch]) -> list[BatchResult]:

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from peppermill.noise import Noise
 from peppermill.perturbation import Perturbation
 
 #: The low precisions in which a network may compute; noise, sums and averages stay in float32 and float64.
@@ -28,14 +29,21 @@ class Members:
     """The members theta_j of one network at one sigma."""
 
     model: nn.Module
-    perturbation: Perturbation
+    selected: tuple[str, ...]  # the names of the perturbed parameters
+    noise: Noise
+    size: int
     sigma: float
     keep: bool  # whether the same members will run again, so that their weights are worth keeping
 
     @property
     def count(self) -> int:
         """m; one if sigma is 0, when all members are the network itself."""
-        return self.perturbation.size if self.sigma != 0 else 1
+        return self.size if self.sigma != 0 else 1
+
+    def perturbation(self) -> Perturbation:
+        """The noise around the network's parameters as they are now."""
+        own = dict(self.model.named_parameters())
+        return Perturbation({name: own[name].detach() for name in self.selected}, self.noise, self.size)
 
 
 class Engine(Protocol):

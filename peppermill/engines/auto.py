@@ -49,7 +49,7 @@ class Auto:
             return member_groups(weights, members, self.room, members.keep)
         together = together_of(weights)
         items = max((len(value) for value in args if isinstance(value, Tensor) and value.ndim), default=0)
-        device = next(iter(members.perturbation.center.values())).device.type
+        device = weights.form.device.type
         if together is not None and items <= VMAP_ITEMS.get(device, 0):
             self.report = "vmap"
             return iter([together.group(members)])

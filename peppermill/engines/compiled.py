@@ -53,4 +53,4 @@ def compiled_outputs(members: Members, precision: str | None, args: Any, kwargs:
 
 @torch.compiler.disable
 def _member_params(members: Members) -> list[Params]:
-    return list(members.perturbation.members(members.sigma))
+    return list(members.perturbation().members(members.sigma))

@@ -52,11 +52,11 @@ def member_groups(weights: MemberWeights, members: Members, room: Room, keep: bo
 def differentiable_groups(members: Members, precision: str | None) -> Iterator[Group]:
     """Members whose outputs can be differentiated by the inputs and by the network's own parameters."""
     shells, device = Shells(members.model), device_of(members.model)
-    center = dict(members.model.named_parameters())
+    perturbation, center = members.perturbation(), dict(members.model.named_parameters())
     for member in range(members.count):
         params = {}
         if members.sigma != 0:
-            direction = members.perturbation.direction(member)
+            direction = perturbation.direction(member)
             params = {name: center[name] + members.sigma * step.to(center[name]) for name, step in direction.items()}
 
         def outputs(args: tuple[Any, ...], kwargs: dict[str, Any], params: Any = params) -> Tensor:

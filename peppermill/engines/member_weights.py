@@ -8,6 +8,7 @@ are dropped when a tensor of the network is written to or replaced.
 from __future__ import annotations
 
 import threading
+from operator import is_
 from typing import Any
 
 import torch
@@ -15,7 +16,6 @@ from torch import nn
 
 from peppermill.engines import Members
 from peppermill.engines.inference_form import Form, form_of
-from peppermill.plumbing.devices import device_of
 from peppermill.plumbing.modes import refuse_training_mode
 from peppermill.types import Params
 
@@ -29,23 +29,22 @@ class MemberWeights:
 
     def __init__(self, members: Members, precision: str | None, args: Any, kwargs: Any) -> None:
         refuse_training_mode(members.model)
-        self.model, self.perturbation = members.model, members.perturbation
-        self.state = state_of_network(members.model)
-        self.form: Form = form_of(members.model, list(members.perturbation.center), precision, args, kwargs)
+        self.members, self.state = members, NetworkState(members.model)
+        self.perturbation = members.perturbation()
+        self.form: Form = form_of(members.model, members.selected, precision, args, kwargs)
         self.prepared: dict[Any, Any] = {}  # what an engine made of these weights, by a key of its own
         self.lock = threading.RLock()
         self._directions: dict[int, Params] = {}
         self._members: tuple[float, dict[int, Any]] = (0.0, {})
-        self._bytes = sum(value.numel() * 4 for value in members.perturbation.center.values())
+        self._bytes = sum(value.numel() * 4 for value in self.perturbation.center.values())
 
     def is_current(self, members: Members) -> bool:
         """Whether these are the members' weights: the same network in the same state, with the same noise."""
-        mine, other = self.perturbation, members.perturbation
+        mine = self.members
         return (
-            self.model is members.model
-            and (mine.noise, mine.size) == (other.noise, other.size)
-            and mine.center.keys() == other.center.keys()
-            and self.state == state_of_network(members.model)
+            mine.model is members.model
+            and (mine.noise, mine.size, mine.selected) == (members.noise, members.size, members.selected)
+            and self.state.holds()
             and self.form.is_current()
         )
 
@@ -74,7 +73,7 @@ class MemberWeights:
 
     def fits(self, copies: int) -> bool:
         """Whether this many copies of the selected weights may be kept."""
-        device = device_of(self.model)
+        device = self.form.device
         if device.type != "cuda":
             return copies * self._bytes <= CPU_BYTES
         free = (
@@ -113,7 +112,20 @@ class WeightCache:
             return self.latest
 
 
-def state_of_network(model: nn.Module) -> list[tuple[int, int, int]]:
-    """Identity, address and version of every tensor: another list means that the network was changed."""
-    tensors = [*model.parameters(), *model.buffers()]
-    return [(id(value), value.data_ptr(), 0 if value.is_inference() else value._version) for value in tensors]
+class NetworkState:
+    """The modules and tensors of a network at one moment."""
+
+    def __init__(self, model: nn.Module) -> None:
+        owned = [(m._parameters, m._buffers, m._modules) for m in model.modules()]
+        self.dicts = [(live, list(live.values())) for dicts in owned for live in dicts if live]
+        self.tensors = [*model.parameters(), *model.buffers()]
+        self.counted = [value for value in self.tensors if not value.is_inference()]
+        self.marks = self._marks()
+
+    def holds(self) -> bool:
+        """Whether no module or tensor was replaced, and no tensor was written to."""
+        same = all(len(live) == len(then) and all(map(is_, live.values(), then)) for live, then in self.dicts)
+        return same and self.marks == self._marks()
+
+    def _marks(self) -> list[int]:
+        return [*[value.data_ptr() for value in self.tensors], *[value._version for value in self.counted]]
