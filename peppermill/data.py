@@ -103,12 +103,6 @@ class Batches:
             part._repeats = self._repeats or isinstance(part.source, list)
         return self._share
 
-    kept_bytes = MEMORY_BYTES
-
-    @property
-    def sizes(self) -> list[tuple[int, int]]:
-        return [(len(labels), bytes_of(inputs)) for inputs, labels in self]
-
     def alike(self, batches: list[Batch]) -> Batches:
         """Other batches, on the same device and of the same type."""
         others = Batches(batches, argument=self.argument)

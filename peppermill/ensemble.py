@@ -13,7 +13,9 @@ from peppermill import parameters as selection
 from peppermill.data import Batches
 from peppermill.engines import Engine, Members, engine_named
 from peppermill.engines.compiled import compiled_outputs
-from peppermill.likelihood import ensemble_log_likelihoods, mean_prediction, temper
+from peppermill.likelihood import ensemble_log_likelihoods, likelihood_named, mean_prediction, temper
+from peppermill.noise import Noise
+from peppermill.parameters import Selection
 from peppermill.passes import MemberPass, Request, run_members
 from peppermill.perturbation import Perturbation
 from peppermill.plumbing.modes import as_network, in_training_mode
@@ -38,6 +40,33 @@ class PepEnsemble(nn.Module):
         self.recipe = recipe
         self.engine = engine_named(engine)
         self.training = in_training_mode(model)
+
+    @classmethod
+    def at_sigma(
+        cls,
+        model: nn.Module,
+        sigma: float,
+        *,
+        parameters: Selection = "kernels",
+        size: int = 10,
+        noise: str | Noise = "gaussian",
+        likelihood: str | Likelihood = "categorical",
+        engine: str | Engine = "auto",
+    ) -> PepEnsemble:
+        """An ensemble at a sigma of your choice, without a search; the arguments are those of `fit`."""
+        model = as_network(model)
+        recipe = Recipe(
+            sigma=sigma,
+            size=size,
+            noise=noise if isinstance(noise, Noise) else Noise(noise),
+            rule=selection.rule_name(parameters),
+            selected=tuple(selection.select(model, parameters)),
+            likelihood=likelihood_named(likelihood),
+            temperature=1.0,
+            search=SigmaSearch((), sigma, sigma, 0, False, 0.0),
+            fingerprint=fingerprint(model),
+        )
+        return cls(model, recipe, engine)
 
     @property
     def sigma(self) -> float:

@@ -1,1 +1,0 @@
-"""How m members run."""
