@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import torch
-from scipy import stats
 from torch import Tensor, nn
 
 from peppermill.curvature.direct import LOG_ODDS_CHANGE, PASSES_PER_PROBE, directional_derivatives, step_size
@@ -191,6 +190,8 @@ def standard_error(values: Tensor) -> float:
 
 def student_factor(freedom: int) -> float:
     """How much wider Student's t is than a normal distribution, at two standard deviations."""
+    from scipy import stats  # slow to import, so not at the top
+
     return float(stats.t.ppf(stats.norm.cdf(2), freedom)) / 2
 
 

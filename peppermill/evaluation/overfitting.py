@@ -19,6 +19,7 @@ from peppermill.noise import Noise
 from peppermill.parameters import Selection
 from peppermill.plumbing.progress import progress
 from peppermill.predictions import predict
+from peppermill.sources.weight_files import check_architecture, load_weights
 from peppermill.types import Data, Likelihood
 
 #: The quantities that are compared with overfitting, in words.
@@ -106,8 +107,6 @@ def probe_overfitting(
 
     The network is copied, never changed. All checkpoints are checked against it before anything is computed.
     """
-    from peppermill.sources.weight_files import check_architecture, read_checkpoint
-
     named = checkpoints if isinstance(checkpoints, Mapping) else {str(path): path for path in checkpoints}
     if len(named) < MIN_CHECKPOINTS:
         raise ValueError(
@@ -117,39 +116,34 @@ def probe_overfitting(
     check_architecture(model, named)
     given = {"train": train, "validation": validation, "test": test}
     data = {name: Batches(part, model, argument=name, batch_size=batch_size) for name, part in given.items()}
-    options: dict[str, Any] = {"parameters": parameters, "seed": seed, "likelihood": likelihood}
+    options: dict[str, Any] = {"parameters": parameters, "likelihood": likelihood}
+
+    def nll(predictor: Any, part: str) -> float:
+        return -float(predict(predictor, data[part], likelihood=likelihood).log_likelihoods.mean())
+
     points = []
     with progress("checkpoints", len(named)) as tick:
         for name, source in named.items():
             network = copy.deepcopy(model)
-            network.load_state_dict(read_checkpoint(source))
-            points.append(_probed(name, network, data, size, probes, options))
+            load_weights(network, source)
+            pep = fit(network, data["validation"], size=size, noise=Noise(seed=seed), **options)
+            local = local_analysis(network, data["validation"], probes=probes, seed=seed, **options)
+            points.append(
+                ProbedCheckpoint(
+                    name=name,
+                    train_nll=nll(network, "train"),
+                    test_nll=nll(network, "test"),
+                    pep_nll=nll(pep, "test"),
+                    sigma=pep.sigma,
+                    laplacian=local.laplacian / local.items,
+                    laplacian_error=local.laplacian_error / local.items,
+                    fisher_trace=local.fisher_trace / local.items,
+                    effect_rate=local.effect_rate / local.items,
+                    effect_rate_error=local.effect_rate_error / local.items,
+                )
+            )
             tick(1)
     return OverfittingProbe(tuple(points), correlations(points))
-
-
-def _probed(
-    name: str, network: nn.Module, data: Mapping[str, Batches], size: int, probes: int, options: dict[str, Any]
-) -> ProbedCheckpoint:
-    settings = {name: options[name] for name in ("parameters", "likelihood")}
-    pep = fit(network, data["validation"], size=size, noise=Noise(seed=options["seed"]), **settings)
-    local = local_analysis(network, data["validation"], probes=probes, **options)
-
-    def nll(predictor: Any, part: str) -> float:
-        return -float(predict(predictor, data[part], likelihood=options["likelihood"]).log_likelihoods.mean())
-
-    return ProbedCheckpoint(
-        name=name,
-        train_nll=nll(network, "train"),
-        test_nll=nll(network, "test"),
-        pep_nll=nll(pep, "test"),
-        sigma=pep.sigma,
-        laplacian=local.laplacian / local.items,
-        laplacian_error=local.laplacian_error / local.items,
-        fisher_trace=local.fisher_trace / local.items,
-        effect_rate=local.effect_rate / local.items,
-        effect_rate_error=local.effect_rate_error / local.items,
-    )
 
 
 def correlations(points: Sequence[ProbedCheckpoint]) -> dict[str, Correlation]:
