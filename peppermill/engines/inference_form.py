@@ -181,11 +181,13 @@ class TracedForm:
 Form: TypeAlias = PlainForm | TracedForm
 
 
-def form_of(model: nn.Module, selected: Sequence[str], precision: str | None, args: Any, kwargs: Any) -> Form:
-    """The traced network if it can be traced and gives what the network gives, on a second, different batch too."""
+def forms_of(
+    model: nn.Module, selected: Sequence[str], precision: str | None, args: Any, kwargs: Any
+) -> tuple[PlainForm, Form]:
+    """The plain network, and the traced one if it gives the same outputs, on a second, different batch too."""
     plain = PlainForm(model, precision, _obstacle(model, args, kwargs))
     if plain.reason:
-        return plain
+        return plain, plain
     x = args[0][:CHECKED_ITEMS]
     batches = (x, 1.25 * x.flip(0) + 0.1)
     expected = [plain({}, (batch.clone(),), {}) for batch in batches]
@@ -199,9 +201,9 @@ def form_of(model: nn.Module, selected: Sequence[str], precision: str | None, ar
             )
             continue
         if all(map(_agree, found, expected)):
-            return form
+            return plain, form
         plain.reason = "the traced network gives other outputs than the network"
-    return plain
+    return plain, plain
 
 
 def autocast(device: torch.device, precision: str | None) -> AbstractContextManager[Any]:
@@ -249,6 +251,9 @@ class _Tracer(fx.Tracer):
                         raise TypeError(f"it reads `{name}`, a {type(value).__name__} that may change")
                     reads.append((path.removeprefix("network").removeprefix("."), name, value))
                 return value
+
+            def __setattr__(self, name: str, value: Any) -> None:
+                raise TypeError(f"it writes to `{name}`")
 
         module.__class__ = Watched
         try:

@@ -16,6 +16,7 @@ from peppermill.engines.member_weights import MemberWeights, WeightCache
 from peppermill.engines.network_shell import Shells
 from peppermill.engines.out_of_memory import Room
 from peppermill.plumbing.devices import device_of
+from peppermill.plumbing.modes import refuse_training_mode
 
 
 class Loop:
@@ -38,7 +39,10 @@ class Loop:
 
 
 def member_groups(weights: MemberWeights, members: Members, room: Room, keep: bool) -> Iterator[Group]:
-    """Groups of one member each."""
+    """Groups of one member each; at sigma = 0 the network itself, bit for bit."""
+    if members.sigma == 0:
+        yield lambda args, kwargs: room.run(partial(weights.plain, {}), args, kwargs).unsqueeze(0)
+        return
     for member in range(members.count):
         params = weights.member(members.sigma, member, keep)
 
@@ -51,6 +55,7 @@ def member_groups(weights: MemberWeights, members: Members, room: Room, keep: bo
 
 def differentiable_groups(members: Members, precision: str | None) -> Iterator[Group]:
     """Members whose outputs can be differentiated by the inputs and by the network's own parameters."""
+    refuse_training_mode(members.model)
     shells, device = Shells(members.model), device_of(members.model)
     perturbation, center = members.perturbation(), dict(members.model.named_parameters())
     for member in range(members.count):

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from peppermill.engines import Members
-from peppermill.engines.inference_form import Form, form_of
+from peppermill.engines.inference_form import forms_of
 from peppermill.plumbing.modes import refuse_training_mode
 from peppermill.types import Params
 
@@ -25,13 +25,13 @@ GPU_SHARE = 0.25  # of the free memory, for the same, on a GPU
 
 
 class MemberWeights:
-    """The network's form and its members' weights, for one state of the network; safe to use from several threads."""
+    """The network's forms and its members' weights, for one state of the network; safe to use from several threads."""
 
     def __init__(self, members: Members, precision: str | None, args: Any, kwargs: Any) -> None:
         refuse_training_mode(members.model)
         self.members, self.state = members, NetworkState(members.model)
         self.perturbation = members.perturbation()
-        self.form: Form = form_of(members.model, members.selected, precision, args, kwargs)
+        self.plain, self.form = forms_of(members.model, members.selected, precision, args, kwargs)
         self.prepared: dict[Any, Any] = {}  # what an engine made of these weights, by a key of its own
         self.lock = threading.RLock()
         self._directions: dict[int, Params] = {}
@@ -50,8 +50,6 @@ class MemberWeights:
 
     def member(self, sigma: float, member: int, keep: bool) -> Any:
         """theta_j as weights of the network's form; kept for the next call at this sigma if there is room."""
-        if sigma == 0:
-            return self.form.fold({})
         if not keep:
             return self.form.fold(self._made(sigma, member))
         with self.lock:
@@ -117,6 +115,7 @@ class NetworkState:
 
     def __init__(self, model: nn.Module) -> None:
         owned = [(m._parameters, m._buffers, m._modules) for m in model.modules()]
+        self.modules = list(model.modules())
         self.dicts = [(live, list(live.values())) for dicts in owned for live in dicts if live]
         self.tensors = [*model.parameters(), *model.buffers()]
         self.counted = [value for value in self.tensors if not value.is_inference()]
@@ -125,7 +124,7 @@ class NetworkState:
     def holds(self) -> bool:
         """Whether no module or tensor was replaced, and no tensor was written to."""
         same = all(len(live) == len(then) and all(map(is_, live.values(), then)) for live, then in self.dicts)
-        return same and self.marks == self._marks()
+        return same and self.marks == self._marks() and not any(module.training for module in self.modules)
 
     def _marks(self) -> list[int]:
         return [*[value.data_ptr() for value in self.tensors], *[value._version for value in self.counted]]
