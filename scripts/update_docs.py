@@ -20,7 +20,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 REGISTRIES = {
     "Noise laws (`noise=`)": "peppermill.noise:LAWS",
     "Likelihoods (`likelihood=`)": "peppermill.likelihood:LIKELIHOODS",
-    "Searches (`search=`)": "peppermill.tuning:SEARCHES",
+    "Searches (`search=`)": "peppermill.tuning.two_stage:SEARCHES",
     "Calibrators": "peppermill.calibrators:CALIBRATORS",
     "Views of the inputs": "peppermill.views:VIEWS",
     "Engines (`engine=`)": "peppermill.engines:ENGINES",
@@ -71,7 +71,7 @@ def registries() -> str:
             table = getattr(import_module(module), name)
         except (ImportError, AttributeError):  # a room that is not built yet
             continue
-        rows = table.items() if isinstance(table, Mapping) else [(row.name, row) for row in table]
+        rows = table.items() if isinstance(table, Mapping) else [(row.example, row) for row in table]
         file = module.replace(".", "/")
         file += "/__init__.py" if (ROOT / file).is_dir() else ".py"
         parts += [f"### {title}\n\n`{name}` in `{file}`\n\n| name | what it is |\n|---|---|"]

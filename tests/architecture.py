@@ -27,8 +27,8 @@ PAGE = ROOT / "docs" / "architecture.md"
 #: Every import points up in this list. A folder stands for those of its files that have no row of their own.
 READING_ORDER = [
     "types.py",
-    "plumbing/",
     "distributed/",
+    "plumbing/",
     "parameters.py",
     "noise.py",
     "perturbation.py",
@@ -43,6 +43,7 @@ READING_ORDER = [
     "tuning/gain_curve.py",
     "calibrators/",
     "tuning/result.py",
+    "tuning/likelihood_curve.py",
     "tuning/golden.py",
     "tuning/",
     "views/",
