@@ -16,7 +16,7 @@ from peppermill.cli import console, torchrun
 
 
 @dataclass(frozen=True)
-class Row:
+class CommandRow:
     """A command: its module in `peppermill.cli`, its line in `peppermill --help`, and whether processes share it."""
 
     module: str
@@ -26,17 +26,17 @@ class Row:
 
 #: A new command is one file with `command` and `EXAMPLES`, and one row here.
 COMMANDS = {
-    "demo": Row("demo", "Calibrate the embedded network and write a report: the whole job in a minute."),
-    "fit": Row("fit", "Find sigma on validation data and write the ensemble, pep.json.", shared=True),
-    "evaluate": Row("evaluate", "Score the network, and the ensemble beside it, on labelled data.", shared=True),
-    "predict": Row("predict", "Write probabilities for every item into an npz file.", shared=True),
-    "export": Row("export", "Write the ensemble as one file for torch.export or ONNX."),
-    "sweep": Row("sweep", "Compute L(sigma) and every score along a grid of sigma.", shared=True),
-    "curvature": Row("curvature", "Predict the PEP effect from the curvature at the network's weights."),
-    "probe": Row("overfitting", "Relate overfitting to sigma*, PEP effect and curvature over checkpoints."),
-    "size": Row("member_count", "Show how the NLL depends on the number of members."),
-    "report": Row("report", "Turn run files into one HTML page."),
-    "info": Row("info", "Show what a pep.json or a run.json holds."),
+    "demo": CommandRow("demo", "Calibrate the embedded network and write a report: the whole job in a minute."),
+    "fit": CommandRow("fit", "Find sigma on validation data and write the ensemble, pep.json.", shared=True),
+    "evaluate": CommandRow("evaluate", "Score the network, and the ensemble beside it, on labelled data.", shared=True),
+    "predict": CommandRow("predict", "Write probabilities for every item into an npz file.", shared=True),
+    "export": CommandRow("export", "Write the ensemble as one file for torch.export or ONNX."),
+    "sweep": CommandRow("sweep", "Compute L(sigma) and every score along a grid of sigma.", shared=True),
+    "curvature": CommandRow("curvature", "Predict the PEP effect from the curvature at the network's weights."),
+    "probe": CommandRow("overfitting", "Relate overfitting to sigma*, PEP effect and curvature over checkpoints."),
+    "size": CommandRow("member_count", "Show how the NLL depends on the number of members."),
+    "report": CommandRow("report", "Turn run files into one HTML page."),
+    "info": CommandRow("info", "Show what a pep.json or a run.json holds."),
 }
 
 

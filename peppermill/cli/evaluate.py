@@ -33,18 +33,15 @@ def command(
     weights: options.Weights = None,
     out: options.RunFile = None,
     sweep: Annotated[
-        str | None, typer.Option(metavar="DATA", help="Also sweep sigma on these data, for the slider of the report.")
+        str | None, typer.Option(metavar="DATA", help="Also sweep sigma on these, for the report.")
     ] = None,
     class_names: Annotated[
-        Path | None,
-        typer.Option(exists=True, dir_okay=False, help="A text file with the name of each class on a line."),
+        Path | None, typer.Option(exists=True, dir_okay=False, help="A class name per line.")
     ] = None,
     images: Annotated[
-        bool, typer.Option("--images/--no-images", help="Keep small pictures of the items most helped and hurt.")
+        bool, typer.Option("--images/--no-images", help="Keep pictures of items helped and hurt.")
     ] = True,
-    all_items: Annotated[
-        bool, typer.Option("--all-items", help="Test also on the items that `fit --validation` tuned on.")
-    ] = False,
+    all_items: Annotated[bool, typer.Option("--all-items", help="Test also on the items that were tuned on.")] = False,
     bins: options.Bins = 20,
     likelihood: options.LikelihoodOrOwn = None,
     seed: options.BootstrapSeed = 0,

@@ -25,15 +25,9 @@ def command(
     model: options.Model,
     pep: options.RequiredPep,
     weights: options.Weights = None,
-    out: Annotated[Path, typer.Option(help="Where to write: .pt2 for torch.export, .onnx for ONNX.")] = Path(
-        "model.pt2"
-    ),
-    example: Annotated[
-        str | None, typer.Option(metavar="DATA", help="Data like those that the file will see; two items are read.")
-    ] = None,
-    shape: Annotated[
-        str | None, typer.Option(help="In place of --example, the shape of one numeric input: 3,224,224.")
-    ] = None,
+    out: Annotated[Path, typer.Option(help="The file: .pt2 for torch.export or .onnx.")] = Path("model.pt2"),
+    example: Annotated[str | None, typer.Option(metavar="DATA", help="Data like the later inputs; two items.")] = None,
+    shape: Annotated[str | None, typer.Option(help="In place of --example: the shape of an input, 3,224,224.")] = None,
     device: options.Device = "cpu",
 ) -> None:
     """Write one file that gives the ensemble's probabilities for any number of items, without peppermill.

@@ -17,7 +17,7 @@ from peppermill.ensemble import PepEnsemble
 from peppermill.fitting import fit
 from peppermill.noise import Noise
 from peppermill.plumbing.files import refuse_unwritable
-from peppermill.tuning.two_stage import search_named
+from peppermill.tuning.two_stage import SEARCHES, search_named
 
 EXAMPLES = (
     "peppermill fit python:my_models:resnet npz:validation.npz --weights resnet.safetensors --temperature --out "
@@ -32,7 +32,7 @@ def command(
     out: Annotated[Path, typer.Option(help="Where to write the ensemble.")] = Path("pep.json"),
     weights: options.Weights = None,
     validation: Annotated[
-        int | None, typer.Option(help="Tune on this many items of DATA; `evaluate` then tests on the others.")
+        int | None, typer.Option(help="Tune on this many items of DATA; the rest is for tests.")
     ] = None,
     split_seed: Annotated[int, typer.Option(help="The seed by which --validation draws its items.")] = 0,
     temperature: Annotated[bool, typer.Option("--temperature", help="Tune a temperature together with sigma.")] = False,
@@ -43,14 +43,10 @@ def command(
     seed: options.Seed = 0,
     lower: Annotated[float | None, typer.Option(help="Search sigma from here.")] = None,
     upper: Annotated[
-        float | None, typer.Option(help="Search sigma up to here; chosen automatically by default.")
+        float | None, typer.Option(help="Search sigma up to here; by default, chosen automatically.")
     ] = None,
-    search: Annotated[
-        str | None, typer.Option(help="quick (at most five passes of all members, six with T) or golden (the paper's).")
-    ] = None,
-    iterations: Annotated[
-        int | None, typer.Option(help="Iterations of the golden-section search, which is then used; 7 in the paper.")
-    ] = None,
+    search: Annotated[str | None, typer.Option(help=f"How sigma is searched: {options.listed(SEARCHES)}.")] = None,
+    iterations: Annotated[int | None, typer.Option(help="Iterations of the golden section; 7 in the paper.")] = None,
     likelihood: options.LikelihoodName = "categorical",
     batch_size: options.BatchSize = 500,
     engine: options.EngineName = "auto",
@@ -61,10 +57,12 @@ def command(
     refuse_unwritable(out)
     source = options.source(model, weights, device)
     labelled, split = which_items.tuning(data, source, validation, split_seed)
-    given = options.arguments_of(fit, context)
-    given["noise"] = Noise(noise, antithetic, seed)
-    given["search"] = search_named(search, lower=lower, upper=upper, iterations=iterations)
-    pep = fit(source.model, labelled, **{**given, "engine": engine_named(engine, precision)})
+    chosen = {
+        "noise": Noise(noise, antithetic, seed),
+        "search": search_named(search, lower=lower, upper=upper, iterations=iterations),
+        "engine": engine_named(engine, precision),
+    }
+    pep = fit(source.model, labelled, **{**options.arguments_of(fit, context), **chosen})
     if rank():
         return
     pep = PepEnsemble(pep.model, replace(pep.recipe, split=split))

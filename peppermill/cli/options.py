@@ -24,39 +24,29 @@ from peppermill.sources.weight_files import load_weights
 
 
 def listed(rows: Mapping[str, Any]) -> str:
-    """The rows of a registry for a help text, as in "gaussian (...), uniform (...)"."""
-    return ", ".join(f"{name} ({row.help})" if getattr(row, "help", "") else name for name, row in rows.items())
+    """The rows of a registry for a help text, each with its help or the first line of its docstring."""
+    helps = {name: getattr(row, "help", "") or (row.__doc__ or "").partition("\n")[0] for name, row in rows.items()}
+    return ", ".join(f"{name} ({text.rstrip('.')})" for name, text in helps.items())
 
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help=f"The network: {help_for('model')}.")]
 DATA_HELP = help_for("data", "raw data")
 Data = Annotated[str, typer.Argument(metavar="DATA", help=f"Labelled data: {DATA_HELP}.")]
 AnyData = Annotated[str, typer.Argument(metavar="DATA", help=f"Data, with labels or without: {DATA_HELP}.")]
-Weights = Annotated[
-    Path | None, typer.Option(help="Weights for the network: .safetensors, .pt, .pth (a state dict), or .h5 for Keras.")
-]
-Device = Annotated[
-    str, typer.Option(help="Where to compute: cpu, cuda (under torchrun, a GPU for each process), cuda:1, mps.")
-]
+Weights = Annotated[Path | None, typer.Option(help="Weights: .safetensors, .pt, .pth (a state dict), .h5 of Keras.")]
+Device = Annotated[str, typer.Option(help="cpu, cuda (under torchrun, a GPU for each process), cuda:1 or mps.")]
 Parameters = Annotated[str, typer.Option(help=f"What is perturbed: {listed(RULES)}, or a regular expression.")]
 Size = Annotated[int, typer.Option(help="Members of the ensemble, the paper's m.")]
 Noise = Annotated[str, typer.Option(help=f"The law of the noise: {listed(LAWS)}.")]
-Antithetic = Annotated[
-    bool, typer.Option("--antithetic/--independent", help="Members in pairs +epsilon, -epsilon, or independent.")
-]
+Antithetic = Annotated[bool, typer.Option("--antithetic/--independent", help="Members in pairs +epsilon, -epsilon.")]
 Seed = Annotated[int, typer.Option(help="The seed of the noise.")]
 BootstrapSeed = Annotated[int, typer.Option("--seed", help="The seed of the bootstrap.")]
-LikelihoodName = Annotated[str, typer.Option("--likelihood", help=f"How outputs are read: {listed(LIKELIHOODS)}.")]
-LikelihoodOrOwn = Annotated[
-    str | None,
-    typer.Option("--likelihood", help=f"How outputs are read: {listed(LIKELIHOODS)}; by default as in --pep."),
-]
+LikelihoodName = Annotated[str, typer.Option("--likelihood", help=f"Of the labels: {', '.join(LIKELIHOODS)}.")]
+LikelihoodOrOwn = Annotated[str | None, typer.Option("--likelihood", help=f"As in --pep, or {', '.join(LIKELIHOODS)}.")]
 Bins = Annotated[int, typer.Option(help="Bins of the calibration error.")]
 BatchSize = Annotated[int, typer.Option(help="Items in a batch.")]
 EngineName = Annotated[str, typer.Option("--engine", help=f"How the members run: {listed(ENGINES)}.")]
-Precision = Annotated[
-    str | None, typer.Option(help="Let the network compute in low precision: bfloat16 or float16; its own by default.")
-]
+Precision = Annotated[str | None, typer.Option(help="Compute in bfloat16 or float16; by default as the network is.")]
 Pep = Annotated[Path | None, typer.Option(help="An ensemble that `peppermill fit` wrote.")]
 RequiredPep = Annotated[Path, typer.Option("--pep", help="An ensemble that `peppermill fit` wrote.")]
 RunFile = Annotated[Path | None, typer.Option("--out", help="Also write the results as JSON, for `peppermill report`.")]

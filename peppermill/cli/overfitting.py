@@ -23,9 +23,7 @@ EXAMPLES = (
 
 def command(
     context: typer.Context,
-    checkpoints: Annotated[
-        list[Path], typer.Argument(metavar="CHECKPOINT...", help="Weight files of one network, best as .safetensors.")
-    ],
+    checkpoints: Annotated[list[Path], typer.Argument(metavar="CHECKPOINT...", help="Weight files of one network.")],
     model: Annotated[str, typer.Option(help="The network: python:package.module:factory.")],
     train: Annotated[str, typer.Option(help="The data that the network was trained on, as DATA of `fit`.")],
     validation: Annotated[str, typer.Option(help="The data on which sigma and the curvature are found.")],

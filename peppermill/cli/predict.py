@@ -45,15 +45,15 @@ def command(
     source = options.source(model, weights, device)
     network = source.model
     predictor = options.ensemble(pep, network, likelihood, engine, precision) or network
-    found = which_items.to_predict(data, source)
-    if not found.labelled and found.names is None:
+    items, labelled, names = which_items.to_predict(data, source)
+    if not labelled and names is None:
         chosen = likelihood_of(predictor, likelihood)
-        arrays = _arrays(predict_unlabelled(predictor, found.data, likelihood=chosen, batch_size=batch_size), chosen)
+        arrays = _arrays(predict_unlabelled(predictor, items, likelihood=chosen, batch_size=batch_size), chosen)
     else:
-        known = predict(predictor, Batches(found.data, network, batch_size=batch_size), likelihood=likelihood)
+        known = predict(predictor, Batches(items, network, batch_size=batch_size), likelihood=likelihood)
         arrays = _arrays(known.log_probs, known.likelihood)
-        arrays |= {"labels": known.labels.cpu().numpy()} if found.labelled else {}
-        arrays |= {"names": np.array(found.names)} if found.names is not None else {}
+        arrays |= {"labels": known.labels.cpu().numpy()} if labelled else {}
+        arrays |= {"names": np.array(names)} if names is not None else {}
     if rank():
         return
     buffer = io.BytesIO()

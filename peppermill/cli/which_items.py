@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,27 +21,18 @@ from peppermill.sources.pictures import Preparation
 from peppermill.sources.source import Source
 
 
-@dataclass(frozen=True)
-class ToPredict:
-    """Data as `fit` takes them, or inputs alone; whether they have labels, and the names of items that are files."""
-
-    data: Any
-    labelled: bool
-    names: Sequence[str] | None = None
-
-
 def labelled(data: str, source: Source) -> Any:
     """All labelled data: anything that `fit` takes."""
     return _checked(_found(data, source), source)
 
 
-def to_predict(data: str, source: Source) -> ToPredict:
-    """All data, with labels or without."""
+def to_predict(data: str, source: Source) -> tuple[Any, bool, Sequence[str] | None]:
+    """All data, or inputs alone; whether they have labels; and the names of items that are files."""
     found = _arranged(data_or_inputs_from(data, source.prepare, source.class_names), source)
     if not isinstance(found, Items):
-        return ToPredict(found, not isinstance(found, (np.ndarray, Tensor, dict)))
+        return found, not isinstance(found, (np.ndarray, Tensor, dict)), None
     items = _checked(found, source)
-    return ToPredict(items, items.labelled, items.names)
+    return items, items.labelled, items.names
 
 
 def tuning(data: str, source: Source, validation: int | None, seed: int) -> tuple[Any, Split | None]:

@@ -247,7 +247,7 @@ def change_pep(**changes):
         ({"size": "ten"}, "pep.json is damaged"),
         ({"size": 0}, "pep.json is damaged"),
         ({"noise": {"law": "pink"}}, "pep.json is damaged (ValueError: `noise='pink'` is unknown"),
-        ({"noise": {"colour": "pink"}}, "pep.json is damaged"),
+        ({"noise": {"antithetic": "no"}}, "pep.json is damaged"),
         ({"likelihood": {"name": "poisson"}}, "pep.json is damaged (ValueError: `likelihood='poisson'` is unknown"),
         ({"selection": {"mask": "everything"}}, "pep.json is damaged"),
         ({"selection": {"mask": "0x0"}}, "pep.json is damaged"),

@@ -44,6 +44,7 @@ def test_the_shell_completes_the_names_of_commands_without_torch(words, expected
     assert (sorted(found), imported) == (expected, "False False")
 
 
+@pytest.mark.slow
 def test_importing_the_library_imports_no_torch_and_using_fit_no_pictures_or_reports():
     code = """
 import sys, peppermill

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -172,7 +173,7 @@ def test_other_commands_print_and_write_what_one_process_does(torchrun, folder):
     assert [content(file) for file in files] == contents
 
 
-def test_pictures_are_decoded_once_in_all_and_only_the_first_process_speaks(torchrun, folder):
+def test_each_process_decodes_a_picture_at_most_once_and_only_the_first_speaks(torchrun, folder):
     """A folder with a damaged picture, split in two: `fit` reads the one half, `evaluate` the other."""
     with Path("my_models.py").open("a") as file:
         file.write(SEEING)
@@ -193,7 +194,8 @@ def test_pictures_are_decoded_once_in_all_and_only_the_first_process_speaks(torc
     assert complaints == [note for *_, notes in expected for note in notes]
     assert [(folder / "pep.json").read_text(), content(folder / "run.json")] == contents
     prepared = (folder / "prepared").read_text().splitlines()
-    assert len(prepared) == len(set(prepared)) == 39
+    assert len(set(prepared)) == 39
+    assert max(Counter(prepared).values()) <= 2
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no CUDA GPU")

@@ -163,7 +163,7 @@ def test_what_the_network_sees_in_both_commands_has_nothing_in_common(done, val)
     tuned = set(picture_models.Recorded.seen)
     picture_models.Recorded.seen.clear()
     evaluated(done, "python:picture_models:recorded", FOLDER)
-    assert len(tuned) == 11
+    assert len(tuned) >= 11  # engines also try inputs of their own
     assert len(picture_models.Recorded.seen) >= 19
     assert tuned.isdisjoint(picture_models.Recorded.seen)
 
