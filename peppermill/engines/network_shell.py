@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from types import FunctionType
 from typing import Any
 
@@ -24,7 +25,9 @@ def shell_of(model: nn.Module) -> nn.Module:
             if isinstance(value, Tensor) and not value.is_leaf:  # torch copies no result of a computation
                 memo[id(value)] = value.detach().clone()
     try:
-        return copy.deepcopy(model, memo)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch warns of its own code when it copies an exported program
+            return copy.deepcopy(model, memo)
     except Exception as error:
         reason = str(error).partition("\n")[0]
         raise TypeError(

@@ -27,58 +27,41 @@ class Row:
     read: Callable[..., Any]
 
 
-def _in(file: str, function: str, *first: str) -> Callable[..., Any]:
-    """A function of a file in this folder, imported when it is called: a list of schemes needs no torch."""
+def _in(place: str, *first: str) -> Callable[..., Any]:
+    """`file.function` in this folder, imported when it is called: a list of schemes needs no torch."""
+    file, _, function = place.partition(".")
+    return lambda *more: getattr(import_module(f"peppermill.sources.{file}"), function)(*first, *more)
 
-    def call(*arguments: Any) -> Any:
-        return getattr(import_module(f"peppermill.sources.{file}"), function)(*first, *arguments)
 
-    return call
-
+AT_WEIGHTS = "checkpoint:weights.safetensors@timm:resnet18"
+FACTORY = "python:package.module:factory"
 
 #: A new source is one file here and one row.
 SOURCES = [
-    Row("timm", "model", "timm:resnet50", "a classifier of timm", _in("timm", "source")),
-    Row("torchvision", "model", "torchvision:resnet50", "a classifier of torchvision", _in("torchvision", "source")),
-    Row(
-        "hf", "model", "hf:REPO_OR_FOLDER", "an image or text classifier of transformers", _in("transformers", "source")
-    ),
-    Row("keras", "model", "keras:ResNet50", "a Keras application, or a .keras or .h5 file", _in("keras", "source")),
+    Row("timm", "model", "timm:resnet50", "a classifier of timm", _in("timm.source")),
+    Row("torchvision", "model", "torchvision:resnet50", "a classifier of torchvision", _in("torchvision.source")),
+    Row("hf", "model", "hf:REPO_OR_FOLDER", "an image or text classifier of transformers", _in("transformers.source")),
+    Row("keras", "model", "keras:ResNet50", "a Keras application, or a .keras or .h5 file", _in("keras.source")),
     Row(
         "checkpoint",
         "model",
-        "checkpoint:weights.safetensors@timm:resnet18",
-        "a file of weights for the network after the @, or a .pt2 file",
-        _in("checkpoint", "source"),
+        AT_WEIGHTS,
+        "weights for the network after the @, or a .pt2 file",
+        _in("checkpoint.source"),
     ),
-    Row("python", "model", "python:package.module:factory", "what a function returns", _in("python", "source")),
-    Row("npz", "data", "npz:file.npz", "arrays x and y", _in("npz", "data")),
+    Row("python", "model", FACTORY, "what a function returns", _in("python.source")),
+    Row("npz", "data", "npz:file.npz", "arrays x and y", _in("npz.data")),
+    Row("imagefolder", "raw data", "imagefolder:PATH", "pictures, a folder for each class", _in("image_folder.data")),
+    Row("hf", "raw data", "hf:NAME_OR_FOLDER:SPLIT", "a data set of the Hugging Face hub", _in("hf_datasets.data")),
+    Row("mnist", "data", "mnist:test", "handwritten digits", _in("small_images.data", "mnist")),
     Row(
-        "imagefolder",
-        "raw data",
-        "imagefolder:PATH",
-        "pictures in a folder for each class",
-        _in("image_folder", "data"),
+        "fashion-mnist", "data", "fashion-mnist:test", "pictures of clothes", _in("small_images.data", "fashion-mnist")
     ),
-    Row("hf", "raw data", "hf:NAME_OR_FOLDER:SPLIT", "a data set of the Hugging Face hub", _in("hf_datasets", "data")),
-    *(
-        Row(name, "data", f"{name}:test", help, _in("small_images", "data", name))
-        for name, help in {
-            "mnist": "handwritten digits",
-            "fashion-mnist": "pictures of clothes",
-            "cifar10": "pictures of 10 classes",
-            "cifar100": "pictures of 100 classes",
-        }.items()
-    ),
-    Row("python", "data", "python:package.module:factory", "what a function returns", _in("python", "data")),
-    Row("npz", "unlabelled data", "npz:file.npz", "an array x", _in("npz", "data_or_inputs")),
-    Row(
-        "imagefolder",
-        "unlabelled data",
-        "imagefolder:PATH?labels=none",
-        "pictures in a folder",
-        _in("image_folder", "data_or_inputs"),
-    ),
+    Row("cifar10", "data", "cifar10:test", "pictures of 10 classes", _in("small_images.data", "cifar10")),
+    Row("cifar100", "data", "cifar100:test", "pictures of 100 classes", _in("small_images.data", "cifar100")),
+    Row("python", "data", FACTORY, "what a function returns", _in("python.data")),
+    Row("npz", "unlabelled data", "npz:file.npz", "an array x", _in("npz.data_or_inputs")),
+    Row("imagefolder", "unlabelled data", "imagefolder:PATH", "pictures", _in("image_folder.data_or_inputs")),
 ]
 
 

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from peppermill.plumbing.warnings import warn_user
 from peppermill.sources.items import Items
-from peppermill.sources.label_file import classes_in_order, lines_of, read_labels
+from peppermill.sources.label_file import classes_in_order, read_classes, read_labels
 from peppermill.sources.pictures import OPTIONS, library, picture, preparation
 from peppermill.sources.source import one_of, split_query, whole_number
 
@@ -42,20 +42,31 @@ def data(
         raise ValueError(f"{origin}: there is no folder {folder}: name the one that holds the pictures.")
     library()
     prepared = preparation(origin, options, prepare)
-    if "classes" in options:
-        class_names = _class_file(_beside(folder, options["classes"]))
+    named_by_user = "classes" in options
+    if named_by_user:
+        class_names = read_classes(_beside(folder, options["classes"]))
     files = _files(folder)
     names = [name for name in files if name.lower().endswith(ENDINGS)]
-    labelled = not _is_unlabelled(origin, names, options, needs_labels)
-    if not labelled:
-        labels, classes = torch.zeros(len(names), dtype=torch.long), None
-    elif "labels" in options:
-        labels, classes = read_labels(_beside(folder, options["labels"]), names, class_names, "classes" in options)
-    else:
-        labels, classes, names = _by_folder(origin, folder, names, class_names, "classes" in options)
+    if options.get("labels") == "none" and needs_labels:
+        raise ValueError(f"{origin}?labels=none has no labels, which only `predict` does without: leave it out.")
+    is_flat = not any("/" in name for name in names)
+    labelled = needs_labels or options.get("labels", "none" if is_flat else "") != "none"
+    labels, classes = torch.zeros(len(names), dtype=torch.long), None
+    if labelled and "labels" in options:
+        labels, classes = read_labels(_beside(folder, options["labels"]), names, class_names, named_by_user)
+    elif labelled:
+        labels, classes, names = _by_folder(origin, folder, names, class_names, named_by_user)
     if not names:
         raise ValueError(f"{origin} has no picture in it: expected files that end in {', '.join(ENDINGS[:4])}, ...")
-    _mention(origin, sorted({*files} - {*names} - {*options.values()}), classes, labels)
+    others = sorted({*files} - {*names} - {*options.values()})
+    if others:
+        one = f"1 file is no picture by its name and is not read ({others[0]})."
+        many = f"{len(others):,} files are no pictures by their names and are not read ({others[0]}, ...)."
+        warn_user(f"{origin}: {one if len(others) == 1 else many}")
+    present = set(labels.tolist())
+    empty = [name for k, name in enumerate(classes or ()) if k not in present]
+    if empty:
+        warn_user(f"{origin}: {len(empty):,} of {len(classes or ()):,} classes have no picture ({empty[0]}, ...).")
     return Items(
         origin=origin,
         names=names,
@@ -92,14 +103,6 @@ def _files(folder: Path) -> list[str]:
     return sorted(found)
 
 
-def _is_unlabelled(origin: str, names: list[str], options: dict[str, str], needs_labels: bool) -> bool:
-    """Whether pictures have no labels: because the user says so, or because they lie in no sub-folder."""
-    without = options.get("labels") == "none"
-    if without and needs_labels:
-        raise ValueError(f"{origin}?labels=none has no labels, which only `predict` does without: leave it out.")
-    return without or (not needs_labels and "labels" not in options and not any("/" in name for name in names))
-
-
 def _by_folder(
     origin: str, folder: Path, names: list[str], class_names: tuple[str, ...] | None, named_by_user: bool
 ) -> tuple[Tensor, tuple[str, ...], list[str]]:
@@ -118,33 +121,6 @@ def _by_folder(
     return torch.tensor([place[name.partition("/")[0]] for name in ordered]), classes, ordered
 
 
-def _class_file(path: Path) -> tuple[str, ...]:
-    if not path.is_file():
-        raise ValueError(
-            f"there is no file of classes {path}, neither among the pictures nor here: write one name a line."
-        )
-    names = [line.strip() for line in lines_of(path, "the name of a class is") if line.strip()]
-    if not names:
-        raise ValueError(f"{path} names no class: write the network's classes in their order, one on each line.")
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice:
-        raise ValueError(f"{path} names the class {twice} twice: each class needs its own line.")
-    return tuple(names)
-
-
 def _beside(folder: Path, name: str) -> Path:
     """A file in the folder of pictures, else the path as it is."""
     return folder / name if (folder / name).is_file() else Path(name)
-
-
-def _mention(origin: str, others: list[str], classes: tuple[str, ...] | None, labels: Tensor) -> None:
-    """Warn of files that are not used, and of classes without a picture."""
-    if others:
-        one = f"1 file is no picture by its name and is not read ({others[0]})."
-        many = f"{len(others):,} files are no pictures by their names and are not read ({others[0]}, ...)."
-        warn_user(f"{origin}: {one if len(others) == 1 else many}")
-    present = set(labels.tolist())
-    empty = [name for k, name in enumerate(classes or ()) if k not in present]
-    if empty:
-        text = f"{origin}: {len(empty):,} of {len(classes or ()):,} classes have no picture ({empty[0]}, ...)."
-        warn_user(text)

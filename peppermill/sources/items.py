@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset, default_collate
+from torch.utils.data import Dataset
 
 from peppermill.datasets.disk_cache import DiskCache
 from peppermill.plumbing.progress import progress
@@ -23,14 +23,6 @@ from peppermill.plumbing.warnings import warn_user
 
 NAMED_BAD_ITEMS = 3  # that a message names
 BLOCK_ITEMS = 256  # that are read at a time when all are checked
-
-
-@dataclass(frozen=True)
-class Bad:
-    """An item that cannot be read, and why."""
-
-    name: str
-    reason: str
 
 
 @dataclass
@@ -75,7 +67,7 @@ class Items(Dataset[Any]):
     def __getitems__(self, items: Sequence[int]) -> list[tuple[Any, Tensor]]:
         """Inputs and labels of a batch, as a DataLoader asks for them. An item that cannot be read is an error."""
         found = self._read(items)
-        if any(isinstance(one, Bad) for one in found):
+        if any(isinstance(one, str) for one in found):
             raise ValueError(
                 f"{self._complaint(self._bad())} Repair or remove them, or add `bad=skip` to go on without them."
             )
@@ -99,35 +91,40 @@ class Items(Dataset[Any]):
             return self.take_rows(np.array([item for item in range(len(self)) if item not in bad]))
         return self
 
-    def first_input(self) -> Any:
-        """The network's input for the first item, as a batch of one."""
-        return default_collate([self[0][0]])
-
-    def _bad(self) -> dict[int, Bad]:
-        bad: dict[int, Bad] = {}
+    def _bad(self) -> dict[int, str]:
+        """Name and reason of each item that cannot be read."""
+        bad: dict[int, str] = {}
         with progress(f"reading {self.origin}", len(self)) as tick:
             for start in range(0, len(self), BLOCK_ITEMS):
                 items = range(start, min(start + BLOCK_ITEMS, len(self)))
-                bad |= {k: one for k, one in zip(items, self._read(items), strict=True) if isinstance(one, Bad)}
+                bad |= {k: one for k, one in zip(items, self._read(items), strict=True) if isinstance(one, str)}
                 tick(len(items))
         return bad
 
-    def _complaint(self, bad: Mapping[int, Bad]) -> str:
-        named = ", ".join(f"{one.name} ({one.reason})" for one in list(bad.values())[:NAMED_BAD_ITEMS])
+    def _complaint(self, bad: Mapping[int, str]) -> str:
+        named = ", ".join(list(bad.values())[:NAMED_BAD_ITEMS])
         more = f" and {len(bad) - NAMED_BAD_ITEMS:,} more" if len(bad) > NAMED_BAD_ITEMS else ""
         return f"{self.origin}: {len(bad):,} of {len(self):,} items cannot be read: {named}{more}."
 
     def _read(self, items: Iterable[int]) -> list[Any]:
-        """What the network takes, or what `scale` takes, for each item, or why it is bad; decoded if it is new."""
+        """What `scale` or the network takes, for each item; a text that says why for an item that cannot be read."""
         decoded, rows = self.decoded, [k if self.rows is None else int(self.rows[k]) for k in items]
         new = {row: item for row, item in zip(rows, items, strict=True) if row not in decoded.places}
         with ThreadPoolExecutor(self.workers or cores()) as pool:
             fresh = dict(zip(new, pool.map(self._decode, new.values(), new), strict=True))
         for row, found in fresh.items():
-            if not isinstance(found, Bad):
-                self._refuse_another_kind(found, self.names[new[row]])
-                if decoded.cache.added(found):
-                    decoded.places[row] = len(decoded.cache) - 1
+            if isinstance(found, str):
+                continue
+            arrays = found if isinstance(found, dict) else {"array": found}
+            kind = {key: (list(array.shape), array.dtype) for key, array in arrays.items()}
+            decoded.kind = decoded.kind or kind
+            if kind != decoded.kind:
+                raise ValueError(
+                    f"the preparation gives {decoded.kind} for one item and {kind} for another "
+                    f"({self.names[new[row]]}): let it resize or pad every item to one shape, with the same arrays."
+                )
+            if decoded.cache.added(found):
+                decoded.places[row] = len(decoded.cache) - 1
         return [fresh[row] if row in fresh else decoded.cache[decoded.places[row]] for row in rows]
 
     def _decode(self, item: int, row: int) -> Any:
@@ -135,7 +132,7 @@ class Items(Dataset[Any]):
         try:
             raw = self.load(row)
         except Exception as error:  # a damaged picture can make a decoder raise anything
-            return Bad(self.names[item], " ".join(str(error).split()) or type(error).__name__)
+            return f"{self.names[item]} ({' '.join(str(error).split()) or type(error).__name__})"
         try:
             made = getattr(self.prepare, "pixels", self.prepare)(raw)
         except Exception as error:
@@ -147,16 +144,6 @@ class Items(Dataset[Any]):
         if isinstance(made, Mapping):
             return {str(key): torch.as_tensor(value) for key, value in made.items()}
         return torch.as_tensor(made)
-
-    def _refuse_another_kind(self, found: Any, name: str) -> None:
-        arrays = found if isinstance(found, dict) else {"array": found}
-        kind = {key: (list(array.shape), array.dtype) for key, array in arrays.items()}
-        self.decoded.kind = self.decoded.kind or kind
-        if kind != self.decoded.kind:
-            raise ValueError(
-                f"the preparation gives {self.decoded.kind} for one item and {kind} for another ({name}): let it "
-                "resize or pad every item to one shape, and give the same arrays for all."
-            )
 
 
 def cores() -> int:

@@ -12,7 +12,7 @@ import zipfile
 from collections.abc import Iterator
 from copy import deepcopy
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -46,8 +46,8 @@ def source(text: str, pretrained: bool = True) -> Source:
     refuse_unknown("keras", name, known)
     pretrained, side = wants_weights(options, pretrained), whole_number(options, "size", 0)
     sizes: dict[str, Any] = {"input_shape": (side, side, 3)} if side else {}
+    sizes |= class_count(options, pretrained, "classes")
     with one_clear_line(f"keras:{name}", "connect to the network once, or give weights with `--weights FILE.h5`"):
-        sizes |= class_count(options, pretrained, "classes")
         weights = "imagenet" if pretrained else None
         model = known[name](weights=weights, classifier_activation=None, **sizes).eval()
     scale, size = sys.modules[known[name].__module__].preprocess_input, model.input_shape[1]
@@ -117,7 +117,7 @@ def adapt(model: nn.Module) -> nn.Module:
 
 
 class Slots(nn.Module):
-    """The parameters and buffers of one module, under their own names; `parameter_kind` says whose each one is."""
+    """The parameters and buffers of one module under their own names, each parameter with the type of its layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -128,23 +128,23 @@ class Slots(nn.Module):
         """The type of the layer that computes with a parameter; None for state that no optimizer changes."""
         return self._kinds[name]
 
-    def fill(self, module: nn.Module, weights: dict[int, _Weight], seeds: set[int]) -> None:
-        """Take over the module's own tensors, in the order of `weights`; save them in the order of the module."""
-        place = {key: k for k, key in enumerate(weights)}
-        found = {name: value for name, value in module._parameters.items() if id(value) not in seeds}
+    def fill(self, module: nn.Module, kinds: dict[int, type | None], seeds: set[int]) -> None:
+        """Take over the module's own tensors, in the order of `kinds`; save them in the order of the module."""
+        place = {key: k for k, key in enumerate(kinds)}
+        own = nn.Module.named_parameters(module, recurse=False, remove_duplicate=False)  # Keras' own adds some
+        found = {name: value for name, value in own if id(value) not in seeds}
         for name in sorted(found, key=lambda name: place.get(id(found[name]), len(place))):
-            weight = weights.get(id(found[name]))
-            self._kinds[name] = type(module) if weight is None else None if weight.is_state else type(weight.layer)
+            self._kinds[name] = kinds.get(id(found[name]), type(module))
             self.register_parameter(name, found[name])
-        for name, buffer in module._buffers.items():
-            self.register_buffer(name, buffer, persistent=name not in module._non_persistent_buffers_set)
-        self._saved_names = [*found, *self._buffers]
+        saved = module.state_dict()
+        for name, buffer in module.named_buffers(recurse=False, remove_duplicate=False):
+            self.register_buffer(name, buffer, persistent=name in saved)
+        self._saved_names = [name for name in saved if name in found or name in self._buffers]
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
         for name in self._saved_names:
-            if prefix + name in destination:
-                destination[prefix + name] = destination.pop(prefix + name)
+            destination[prefix + name] = destination.pop(prefix + name)
 
 
 class KerasModule(Slots):
@@ -160,32 +160,24 @@ class KerasModule(Slots):
         super().__init__()
         keras = library()
         layers = list({id(layer): layer for layer in _descend(model)}.values())
+        kinds: dict[int, type | None] = {}
+        variables: dict[int, Any] = {}
         with keras.device(next((str(value.device) for value in model.parameters()), "cpu")):
             seeds = {id(generator.state.value) for layer in layers for generator in layer._seed_generators}
-            weights = {
-                id(variable.value): _Weight(variable, layer, is_state)
-                for layer in layers
-                for is_state, variables in ((False, layer._trainable_variables), (True, layer._non_trainable_variables))
-                for variable in variables
-            }
-        if not weights:
+            for layer in layers:
+                for variable in (*layer._trainable_variables, *layer._non_trainable_variables):
+                    variables[id(variable.value)] = variable
+                kinds |= {id(variable.value): type(layer) for variable in layer._trainable_variables}
+                kinds |= {id(variable.value): None for variable in layer._non_trainable_variables}
+        if not variables:
             raise ValueError(f"this {type(model).__name__} of Keras has no weights yet: call it once on a batch.")
         for path, module in model.named_modules(remove_duplicate=False):
-            parent, _, name = path.rpartition(".")
-            slots = Slots() if path else self
+            slots, (parent, _, name) = Slots() if path else self, path.rpartition(".")
             if path:
                 self.get_submodule(parent).add_module(name, slots)
-            slots.fill(module, weights, seeds)
-        names = {id(value): name for name, value in (*self.named_parameters(), *self.named_buffers())}
-        caller = _Caller(
-            model, [layer.module for layer in layers if isinstance(layer, keras.layers.TorchModuleWrapper)]
-        )
-        inside = (*caller.named_parameters(), *caller.named_buffers())
-        self._shared = _Shared(
-            caller,
-            {names[key]: weight.variable for key, weight in weights.items() if key in names},
-            {name: names[id(value)] for name, value in inside if id(value) in names},
-        )
+            slots.fill(module, kinds, seeds)
+        wrappers = [layer for layer in layers if isinstance(layer, keras.layers.TorchModuleWrapper)]
+        self.__dict__["_caller"] = _Caller(model, [wrapper.module for wrapper in wrappers], variables, self)
         self.eval()  # a Keras model is in training mode only if a call says so
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -193,46 +185,34 @@ class KerasModule(Slots):
 
         It takes several inputs as one argument, a list, or a dict by name.
         """
-        keras, (caller, variables, inside) = library(), self._shared
+        keras, caller = library(), self._caller
         if getattr(caller.model, "inputs", None) and len(args) != 1:
             args, kwargs = ((list(args),), kwargs) if args else ((kwargs,), {})
         if caller.model._call_has_training_arg:  # Keras would switch a module of torch inside to training mode
             kwargs = {"training": False, **kwargs}
         values = {**dict(self.named_parameters(remove_duplicate=False)), **dict(self.named_buffers())}
-        mapping = [(variable, values[name]) for name, variable in variables.items()]
+        mapping = [(variable, values[name]) for name, variable in caller.variables.items()]
         with keras.device(str(next(iter(values.values())).device)), keras.StatelessScope(state_mapping=mapping):
-            inner = {name: values[slot] for name, slot in inside.items()}
-            return torch.func.functional_call(caller, inner, args, kwargs)
-
-
-class _Weight(NamedTuple):
-    """A Variable of a Keras model and the layer that made it; state is what no optimizer was meant to change."""
-
-    variable: Any
-    layer: nn.Module
-    is_state: bool
+            inside = {name: values[slot] for name, slot in caller.names_inside.items()}
+            return torch.func.functional_call(caller, inside, args, kwargs)
 
 
 class _Caller(nn.Module):
-    """Calls the Keras model; `torch.func.functional_call` reaches the modules of torch in it through `inside`."""
+    """Calls the Keras model, the same for all copies; `functional_call` reaches modules of torch in it by `inside`."""
 
-    def __init__(self, model: Any, inside: list[nn.Module]) -> None:
+    def __init__(self, model: Any, inside: list[nn.Module], variables: dict[int, Any], slots: Slots) -> None:
         super().__init__()
         self.inside = nn.ModuleList(inside)
         self.__dict__["model"] = model  # not a part: its parameters are in the slots
+        names = {id(value): name for name, value in (*slots.named_parameters(), *slots.named_buffers())}
+        self.variables = {names[key]: variable for key, variable in variables.items() if key in names}
+        own = (*self.named_parameters(), *self.named_buffers())
+        self.names_inside = {name: names[id(value)] for name, value in own if id(value) in names}
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return self.model(*args, **kwargs)
 
-
-class _Shared(NamedTuple):
-    """What copies of an adapter have in common: the caller, and the Variables and inner tensors by their slots."""
-
-    caller: _Caller
-    variables: dict[str, Any]  # by the name of the slot
-    inside: dict[str, str]  # from names in the caller to names of slots
-
-    def __deepcopy__(self, memo: Any) -> _Shared:
+    def __deepcopy__(self, memo: Any) -> _Caller:
         return self
 
 

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-_CURE = "`np.savez(path, x=inputs, y=labels)`"
-
+CURE = "`np.savez(path, x=inputs, y=labels)`"
 
 Inputs = np.ndarray | dict[str, np.ndarray]
 
@@ -27,42 +26,40 @@ def data(text: str) -> tuple[Inputs, np.ndarray]:
 
 
 def data_or_inputs(text: str, *_: object) -> tuple[Inputs, np.ndarray] | Inputs:
-    """The pair (x, y), or x alone if the file has no y. No preparation is needed."""
+    """The pair (x, y), or x alone if the file has no y."""
     inputs, labels = _arrays(text, {"x"})
     return inputs if labels is None else (inputs, labels)
 
 
-def _arrays(text: str, needed: set[str]) -> tuple[Inputs, np.ndarray | None]:
-    if not Path(text).is_file():
-        raise ValueError(f"there is no file {text}: save one with {_CURE}.")
-    if not zipfile.is_zipfile(text):
-        raise ValueError(f"{text} is not an npz file, or is truncated: save it with {_CURE}.")
-    with np.load(text, allow_pickle=False) as arrays:
-        named = [name for name in arrays.files if name.startswith("x.")]
-        missing = needed - set(arrays.files) - ({"x"} if named else set())
+def _arrays(path: str, needed: set[str]) -> tuple[Inputs, np.ndarray | None]:
+    if not Path(path).is_file():
+        raise ValueError(f"there is no file {path}: save one with {CURE}.")
+    if not zipfile.is_zipfile(path):
+        raise ValueError(f"{path} is not an npz file, or is truncated: save it with {CURE}.")
+    with np.load(path, allow_pickle=False) as file:
+        named = [name for name in file.files if name.startswith("x.")]
+        missing = needed - set(file.files) - ({"x"} if named else set())
         if missing:
             raise ValueError(
-                f"{text} has no array {' and no '.join(sorted(missing))}, only {', '.join(arrays.files)}: save it "
-                f"with {_CURE}."
+                f"{path} has no array {' and no '.join(sorted(missing))}, only {', '.join(file.files)}: save it with "
+                f"{CURE}."
             )
-        inputs = {name.removeprefix("x."): _array(text, arrays, name) for name in named}
-        labels = _array(text, arrays, "y") if "y" in arrays.files else None
-        return inputs or _array(text, arrays, "x"), labels
+        arrays = {name: _array(path, file, name) for name in named or ["x"]}
+        labels = _array(path, file, "y") if "y" in file.files else None
+    return {name.removeprefix("x."): array for name, array in arrays.items()} if named else arrays["x"], labels
 
 
-def _array(text: str, arrays: Mapping[str, np.ndarray], name: str) -> np.ndarray:
+def _array(path: str, file: Mapping[str, np.ndarray], name: str) -> np.ndarray:
     try:
-        array = np.asarray(arrays[name])
+        array = np.asarray(file[name])
     except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError) as error:
+        reason = f"is damaged ({error}): save it again with {CURE}"
         if "pickle" in str(error):
-            raise ValueError(
-                f"the array {name} of {text} holds pickled objects, which could run code when opened and are refused: "
-                "save plain numbers."
-            ) from error
-        raise ValueError(f"the array {name} of {text} is damaged ({error}): save it again with {_CURE}.") from error
+            reason = "holds pickled objects, which could run code when opened and are refused: save plain numbers"
+        raise ValueError(f"the array {name} of {path} {reason}.") from error
     if array.ndim == 0 or array.dtype.kind not in "biuf":
         raise ValueError(
-            f"the array {name} of {text} has shape {list(array.shape)} and type {array.dtype}: expected numbers, one "
+            f"the array {name} of {path} has shape {list(array.shape)} and type {array.dtype}: expected numbers, one "
             "entry for each item."
         )
     return array

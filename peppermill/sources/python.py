@@ -49,15 +49,12 @@ def _call(text: str) -> Any:
             f"python:{text}: there is no module {error.name!r}. Run the command in the folder that holds it, or "
             "install its package."
         ) from error
-    if not callable(getattr(module, name, None)):
+    factory = getattr(module, name, None)
+    if not callable(factory):
         offered = [known for known, value in vars(module).items() if callable(value) and not known.startswith("_")]
         near = difflib.get_close_matches(name, offered)
         advice = f"did you mean {', '.join(near)}?" if near else f"it has {', '.join(offered[:8]) or 'none'}."
         raise ValueError(f"python:{text}: {module_name} has no function {name!r}; {advice}")
-    return _called(text, getattr(module, name))
-
-
-def _called(text: str, factory: Any) -> Any:
     try:
         inspect.signature(factory).bind()
     except TypeError as error:

@@ -10,7 +10,9 @@ from peppermill.sources.source import Source, class_count, one_clear_line, refus
 
 def source(text: str, pretrained: bool = True) -> Source:
     """The network of `NAME`, `NAME.TAG` or `hf-hub:REPO`; `?pretrained=false&classes=10` for weights of your own."""
-    timm = _library()
+    with importing("`timm:` needs timm", "timm", "timm"):
+        import timm
+        import timm.data
     name, options = split_query(text, "timm", ("pretrained", "classes"))
     pretrained = wants_weights(options, pretrained)
     _refuse_unknown(timm, name, pretrained)
@@ -21,13 +23,6 @@ def source(text: str, pretrained: bool = True) -> Source:
         model = timm.create_model(name, pretrained=pretrained, **sizes).eval()
     prepare = timm.data.create_transform(**timm.data.resolve_model_data_config(model), is_training=False)
     return Source(model, prepare, _class_names(timm, model))
-
-
-def _library() -> Any:
-    with importing("`timm:` needs timm", "timm", "timm"):
-        import timm
-        import timm.data
-    return timm
 
 
 def _refuse_unknown(timm: Any, name: str, pretrained: bool) -> None:

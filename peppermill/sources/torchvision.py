@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from peppermill.plumbing.optional import importing
 from peppermill.plumbing.progress import is_shown
 from peppermill.sources.source import Source, class_count, one_clear_line, refuse_unknown, split_query, wants_weights
@@ -14,30 +12,17 @@ def source(text: str, pretrained: bool = True) -> Source:
 
     `?pretrained=false&classes=10` is for weights of your own.
     """
-    models = _library()
+    with importing("`torchvision:` needs torchvision", "torchvision", "torchvision"):
+        from torchvision import models
     name, options = split_query(text, "torchvision", ("pretrained", "classes", "weights"))
     refuse_unknown("torchvision", name, models.list_models(module=models))
-    weights, pretrained = _weights(models, name, options), wants_weights(options, pretrained)
+    known, chosen = models.get_model_weights(name), options.get("weights", "DEFAULT")
+    if chosen not in known.__members__:
+        raise ValueError(f"torchvision:{name} has no weights {chosen!r}: choose one of {', '.join(known.__members__)}.")
+    weights, pretrained = known[chosen], wants_weights(options, pretrained)
     sizes = class_count(options, pretrained, "num_classes")
     with one_clear_line(
         f"torchvision:{name}", "connect to the network once, or give weights of your own with `--weights FILE`"
     ):
-        chosen = weights if pretrained else None
-        model = models.get_model(name, weights=chosen, progress=is_shown(), **sizes).eval()
-    names = None if sizes else tuple(weights.meta["categories"])
-    return Source(model, weights.transforms(), names)
-
-
-def _library() -> Any:
-    with importing("`torchvision:` needs torchvision", "torchvision", "torchvision"):
-        import torchvision.models
-    return torchvision.models
-
-
-def _weights(models: Any, name: str, options: dict[str, str]) -> Any:
-    """One member of the enumeration of a network's weights; it also has the transforms."""
-    known = models.get_model_weights(name)
-    chosen = options.get("weights", "DEFAULT")
-    if chosen not in known.__members__:
-        raise ValueError(f"torchvision:{name} has no weights {chosen!r}: choose one of {', '.join(known.__members__)}.")
-    return known[chosen]
+        model = models.get_model(name, weights=weights if pretrained else None, progress=is_shown(), **sizes).eval()
+    return Source(model, weights.transforms(), None if sizes else tuple(weights.meta["categories"]))

@@ -22,14 +22,22 @@ def source(text: str, pretrained: bool = True) -> Source:
     `?revision=...` chooses a version, `?length=128` cuts or pads texts to that many tokens, `?pretrained=false` gives
     the architecture alone.
     """
-    transformers = _library()
+    with importing("`hf:` models need transformers", "transformers", "transformers"):
+        import transformers
     name, options = split_query(text, "hf", ("pretrained", "revision", "length"))
     where = {"revision": options["revision"]} if "revision" in options else {}
-    with one_clear_line(f"hf:{name}", _cure(name)):
+    with one_clear_line(f"hf:{name}", _cure(Path(name))):
         config = transformers.AutoConfig.from_pretrained(name, **where)
-    is_image = _is_image_classifier(transformers, name, config)
+    saved = next(iter(config.architectures or ()), "")  # the class that the weights were saved from
+    if saved and not saved.endswith(("ForImageClassification", "ForSequenceClassification")):
+        raise ValueError(
+            f"hf:{name} is a {saved}: expected an image classifier (...ForImageClassification) or a text classifier "
+            "(...ForSequenceClassification)."
+        )
+    of_pictures = type(config) in transformers.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING
+    is_image = saved.endswith("ForImageClassification") if saved else of_pictures
     kind = getattr(transformers, f"AutoModelFor{'Image' if is_image else 'Sequence'}Classification")
-    with one_clear_line(f"hf:{name}", _cure(name)):
+    with one_clear_line(f"hf:{name}", _cure(Path(name))):
         if wants_weights(options, pretrained):
             model = kind.from_pretrained(name, config=config, **where)
         else:
@@ -38,37 +46,13 @@ def source(text: str, pretrained: bool = True) -> Source:
     return Source(model.eval(), prepare, tuple(config.id2label[k] for k in sorted(config.id2label)))
 
 
-def _library() -> Any:
-    with importing("`hf:` models need transformers", "transformers", "transformers"):
-        import transformers
-    return transformers
-
-
-def _cure(name: str) -> str:
-    if Path(name).is_dir():
+def _cure(path: Path) -> str:
+    if path.is_dir():
         return "expected the folder of a classifier that `model.save_pretrained(folder)` wrote"
-    near = difflib.get_close_matches(Path(name).name, _saved_beside(Path(name)), n=3)
-    meant = f"did you mean {', '.join(f'hf:{Path(name).with_name(found)}' for found in near)}? Or " if near else ""
+    beside = [found.parent.name for found in path.parent.glob("*/config.json")] if path.name else []
+    near = [f"hf:{path.with_name(name)}" for name in difflib.get_close_matches(path.name, beside, n=3)]
     wanted = "name a folder that `model.save_pretrained(folder)` wrote, or a repository of the hub, with a connection"
-    return f"{meant}{wanted}"
-
-
-def _saved_beside(path: Path) -> list[str]:
-    """Saved networks in the same folder."""
-    return [found.parent.name for found in path.parent.glob("*/config.json")] if path.name else []
-
-
-def _is_image_classifier(transformers: Any, name: str, config: Any) -> bool:
-    """By the class that the weights were saved from, else by the kind of network."""
-    saved = next(iter(config.architectures or ()), "")
-    if saved and not saved.endswith(("ForImageClassification", "ForSequenceClassification")):
-        raise ValueError(
-            f"hf:{name} is a {saved}: expected an image classifier (...ForImageClassification) or a text classifier "
-            "(...ForSequenceClassification)."
-        )
-    return saved.endswith("ForImageClassification") or (
-        not saved and type(config) in transformers.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING
-    )
+    return f"did you mean {', '.join(near)}? Or {wanted}" if near else wanted
 
 
 def _images(transformers: Any, name: str, where: dict[str, str]) -> Callable[[Any], Tensor] | None:
@@ -77,12 +61,7 @@ def _images(transformers: Any, name: str, where: dict[str, str]) -> Callable[[An
         processor = transformers.AutoImageProcessor.from_pretrained(name, **where)
     except ABSENT:
         return None
-
-    def prepare(image: Any) -> Tensor:
-        pixels: Tensor = processor(image, return_tensors="pt")["pixel_values"][0]
-        return pixels
-
-    return prepare
+    return lambda image: processor(image, return_tensors="pt")["pixel_values"][0]  # type: ignore[no-any-return]
 
 
 def _texts(
@@ -90,24 +69,19 @@ def _texts(
 ) -> Callable[[str], dict[str, Tensor]] | None:
     """A string -> tokens [length] and what goes with them, all of one length; None if there is no tokenizer.
 
-    Without a tokenizer's files, the library makes one up that knows no word.
+    Without a tokenizer's files, the library makes one up that knows no word, or two signs at most.
     """
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(name, **where)
     except ABSENT:
         return None
-    length = _length(options, tokenizer, config)
+    if tokenizer.pad_token is None or len(tokenizer) <= len(tokenizer.all_special_tokens) + 2:
+        return None
+    known = getattr(config, "max_position_embeddings", LONGEST_TEXT)
+    length = whole_number(options, "length", min(LONGEST_TEXT, tokenizer.model_max_length, known))
 
     def prepare(text: str) -> dict[str, Tensor]:
         found = tokenizer(text, padding="max_length", truncation=True, max_length=length, return_tensors="pt")
         return {key: value[0] for key, value in found.items()}
 
-    knows_words = len(tokenizer) > len(tokenizer.all_special_tokens) + 2  # a made-up one may know two signs
-    return prepare if tokenizer.pad_token is not None and knows_words else None
-
-
-def _length(options: dict[str, str], tokenizer: Any, config: Any) -> int:
-    longest: int = min(
-        LONGEST_TEXT, tokenizer.model_max_length, getattr(config, "max_position_embeddings", LONGEST_TEXT)
-    )
-    return whole_number(options, "length", longest)
+    return prepare

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 import warnings
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -56,14 +55,22 @@ def read_checkpoint(source: Checkpoint) -> dict[str, Tensor]:
 
 def load_weights(model: nn.Module, source: Checkpoint) -> None:
     """Put the weights of a file into the network, all of them and no others."""
-    if not isinstance(source, Mapping) and _is_of_keras(Path(source)):
-        _load_into_keras(model, source)
-        return
+    of_keras = not isinstance(source, Mapping) and _is_of_keras(Path(source))
+    if of_keras and not hasattr(model, "load_weights"):
+        raise ValueError(
+            f"{source} holds weights of Keras, and this {type(model).__name__} is no Keras model: name one with "
+            "`keras:`."
+        )
+    state = {} if of_keras else _without_prefix(read_checkpoint(source), model)
     try:
-        model.load_state_dict(_without_prefix(read_checkpoint(source), model))
-    except RuntimeError as error:
+        if of_keras:
+            model.load_weights(source)  # type: ignore[operator]
+        else:
+            model.load_state_dict(state)
+    except Exception as error:  # Keras raises anything
         name = "the state dict" if isinstance(source, Mapping) else source
-        raise ValueError(f"{name} does not fit this {type(model).__name__}: {_first_complaint(error)}") from error
+        why = _words(error) if of_keras else _first_complaint(error)
+        raise ValueError(f"{name} does not fit this {type(model).__name__}: {why}") from error
 
 
 def check_architecture(model: nn.Module, checkpoints: Mapping[str, Checkpoint]) -> None:
@@ -106,34 +113,18 @@ def _unpickle(path: Path) -> Any:
 
 
 def _is_of_keras(path: Path) -> bool:
-    """HDF5, or a zip archive with HDF5 in it."""
-    if path.suffix in (".h5", ".hdf5", ".keras") or not path.is_file():
+    """By its name, or because it begins as HDF5 does."""
+    if not path.is_file() or path.suffix in (".h5", ".hdf5", ".keras"):
         return path.is_file()
     with path.open("rb") as file:
-        if file.read(8) == b"\x89HDF\r\n\x1a\n":
-            return True
-    if not zipfile.is_zipfile(path):
-        return False
-    with zipfile.ZipFile(path) as archive:
-        return "model.weights.h5" in archive.namelist()
-
-
-def _load_into_keras(model: Any, path: str | Path) -> None:
-    if not hasattr(model, "load_weights"):
-        raise ValueError(
-            f"{path} holds weights of Keras, and this {type(model).__name__} is no Keras model: name one with `keras:`."
-        )
-    try:
-        model.load_weights(path)
-    except Exception as error:
-        raise ValueError(f"{path} does not fit this {type(model).__name__}: {_words(error)}") from error
+        return file.read(8) == b"\x89HDF\r\n\x1a\n"
 
 
 def _words(error: Exception) -> str:
     return " ".join(str(error).split())[:300] or type(error).__name__
 
 
-def _first_complaint(error: RuntimeError) -> str:
+def _first_complaint(error: Exception) -> str:
     """The first line in which torch lists what does not fit, cut to three names, and the number of other lines.
 
     If the last layer alone has another size, that is the number of classes.

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from peppermill.sources.image_folder import data
-from peppermill.sources.label_file import class_order
 from peppermill.types import PepWarning
 from tests.sources.pictures import folder_of, picture, read
 
@@ -34,8 +33,8 @@ def test_numbers_are_sorted_as_numbers(tmp_path):
     assert items.labels.tolist() == [0, 1, 2, 3, 4]
 
 
-def test_one_word_among_numbers_makes_them_words():
-    assert class_order(["10", "9", "b"]) == ("10", "9", "b")
+def test_one_word_among_numbers_makes_them_words(tmp_path):
+    assert found(folder_of(tmp_path / "val", {"10": 1, "9": 1, "b": 1})).class_names == ("10", "9", "b")
 
 
 def test_the_pictures_are_those_of_the_files(folder):
@@ -183,7 +182,7 @@ def test_a_label_file_that_is_none(flat):
     (flat / "labels.csv").write_bytes(b"\xff\xfe\x00\x80")
     with pytest.raises(ValueError, match=r"labels.csv is not a text file"):
         found(flat, "size=4&labels=labels.csv")
-    with pytest.raises(ValueError, match=r"there is no label file nowhere\.csv"):
+    with pytest.raises(ValueError, match=r"there is no file nowhere\.csv: expected a file of labels"):
         found(flat, "size=4&labels=nowhere.csv")
 
 
@@ -230,7 +229,7 @@ def test_files_of_classes_that_do_not_fit(folder):
     with pytest.raises(ValueError, match=r"classes\.txt names no class: write the network's classes in their order"):
         found(folder, "size=4&classes=classes.txt")
     (folder / "classes.txt").write_bytes(b"\xff\xfe\x00\x80")
-    with pytest.raises(ValueError, match=r"classes\.txt is not a text file: the name of a class is expected on each"):
+    with pytest.raises(ValueError, match=r"classes\.txt is not a text file: expected the name of a class on each"):
         found(folder, "size=4&classes=classes.txt")
     with pytest.raises(ValueError, match=r"there is no file of classes nowhere\.txt"):
         found(folder, "size=4&classes=nowhere.txt")

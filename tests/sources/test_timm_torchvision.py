@@ -183,4 +183,4 @@ def test_no_library_is_imported_before_it_is_asked_for():
     code = "import sys, peppermill.cli.app; print(*{name.split('.')[0] for name in sys.modules})"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {"timm", "torchvision", "transformers", "keras"} & set(loaded)
-    assert {"torch", "peppermill"} <= set(loaded)
+    assert "peppermill" in loaded
