@@ -70,7 +70,7 @@ def command(
         Batches(labelled, network, batch_size=batch_size),
         title=f"{model} on {data}",
         sweep=swept,
-        class_names=lines_of(class_names, "the name of a class is") if class_names else names,
+        class_names=lines_of(class_names, "a file of classes", "the name of a class") if class_names else names,
         settings=settings,
         likelihood=likelihood or (ensemble.likelihood if ensemble else None),
         bins=bins,

@@ -22,7 +22,7 @@ def test_fit_takes_an_exported_graph_as_it_is(exported, cnn):
     """The same sigma and the same likelihoods as of the network from which it was exported."""
     generator = torch.Generator().manual_seed(3)
     data = torch.randn(50, 1, 6, 6, generator=generator), torch.randint(3, (50,), generator=generator)
-    settings = {"size": 4, "upper": 0.2, "iterations": 2}
+    settings = {"size": 4, "search": pm.Golden(iterations=2, upper=0.2)}
     a, b = (pm.fit(model, data, **settings).search for model in (exported(), cnn))
     assert [e.sigma for e in a.evaluations] == [e.sigma for e in b.evaluations]
     expected = [e.log_likelihood for e in b.evaluations]

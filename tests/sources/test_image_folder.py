@@ -231,7 +231,7 @@ def test_files_of_classes_that_do_not_fit(folder):
     (folder / "classes.txt").write_bytes(b"\xff\xfe\x00\x80")
     with pytest.raises(ValueError, match=r"classes\.txt is not a text file: expected the name of a class on each"):
         found(folder, "size=4&classes=classes.txt")
-    with pytest.raises(ValueError, match=r"there is no file of classes nowhere\.txt"):
+    with pytest.raises(ValueError, match=r"there is no file nowhere\.txt: expected a file of classes"):
         found(folder, "size=4&classes=nowhere.txt")
 
 
