@@ -1,4 +1,4 @@
-"""Tuning items and test items out of the same data: disjoint, complete, and the same whenever they are drawn again."""
+"""Split data into tuning items and test items: disjoint, complete, and the same for the same seed."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, SequentialSampler, Subset, TensorDataset
 
-from peppermill.data import Batches, map_tensors, rebuild_loader
+from peppermill.data import Batches, rebuild_loader
+from peppermill.plumbing.nested import map_tensors
 from peppermill.types import Batch, Data
 
-LONGEST_NAME = 200  # characters of the data's name that are kept, so that a recipe stays small
+LONGEST_NAME = 200  # characters: a recipe stays small
 
 
 @dataclass(frozen=True)
 class Split:
     """Which of N items are for tuning: `validation` of them, drawn by the seed; the rest are for testing.
 
-    `data` is what the user called the data, `fingerprint` what they are.
+    `data` is the user's name for the data, and `fingerprint` identifies them.
     """
 
     data: str
@@ -33,7 +34,7 @@ class Split:
 
     def rows(self) -> tuple[np.ndarray, np.ndarray]:
         """The rows of the tuning items and of the test items, each in the order of the data."""
-        # Of numpy's generators, this one alone is promised never to change: a split can be had again by any version.
+        # numpy promises that this generator never changes, so that every version draws the same split.
         order = np.random.RandomState(self.seed).permutation(self.items)
         return np.sort(order[: self.validation]), np.sort(order[self.validation :])
 
@@ -43,8 +44,8 @@ class Split:
         return len(labels) == self.items and fingerprint(data, labels) == self.fingerprint
 
     def is_called(self, name: str) -> bool:
-        """Whether the user called the data so; options after a question mark apart."""
-        return bool(self.data) and self.data == _short(name)
+        """Whether this is the user's name for the data; options after a question mark do not count."""
+        return bool(self.data) and self.data == name.partition("?")[0][-LONGEST_NAME:]
 
 
 def split_off(data: Data, validation: int, *, seed: int = 0) -> tuple[Data, Data]:
@@ -64,7 +65,7 @@ def split_of(data: Data, validation: int, seed: int = 0, name: str = "") -> Spli
         raise ValueError(f"`validation={validation}` must be at least 1 and less than the {len(labels)} items: {cure}.")
     if not 0 <= seed < 2**32:
         raise ValueError(f"`seed={seed}` of the split must lie in 0..{2**32 - 1}.")
-    return Split(_short(name), len(labels), validation, seed, fingerprint(data, labels))
+    return Split(name.partition("?")[0][-LONGEST_NAME:], len(labels), validation, seed, fingerprint(data, labels))
 
 
 def take(data: Data, rows: np.ndarray) -> Data:
@@ -84,7 +85,7 @@ def take(data: Data, rows: np.ndarray) -> Data:
 
 
 def labels_of(data: Data) -> Tensor:
-    """All labels in the order of the data: where they can be had without the inputs, the inputs are not read."""
+    """All labels in the order of the data; the inputs are not read if the data list their labels."""
     if isinstance(data, DataLoader):
         _refuse_other_orders(data)
         return labels_of(data.dataset)
@@ -94,7 +95,7 @@ def labels_of(data: Data) -> Tensor:
         return torch.as_tensor(data[1])
     if not isinstance(data, list) and (not hasattr(data, "__len__") or isinstance(data, (tuple, IterableDataset))):
         raise TypeError(
-            f"data of the form {type(data).__name__} cannot be split, because nobody knows how many items they have: "
+            f"data of the form {type(data).__name__} cannot be split, because their length is unknown: "
             "give a pair (inputs, labels), a Dataset, a DataLoader that does not shuffle, or a list of batches."
         )
     for name in ("labels", "targets"):
@@ -105,7 +106,7 @@ def labels_of(data: Data) -> Tensor:
 
 
 def fingerprint(data: Data, labels: Tensor) -> str:
-    """Of the labels in their order, and of the items' names where they have some, or of inputs that are in memory."""
+    """A digest of the labels in their order, and of the items' names or of inputs in memory, if there are any."""
     digest = hashlib.sha256()
     tensors = [labels]
     if isinstance(data, tuple):
@@ -118,12 +119,8 @@ def fingerprint(data: Data, labels: Tensor) -> str:
     return digest.hexdigest()[:16]
 
 
-def _short(name: str) -> str:
-    return name.partition("?")[0][-LONGEST_NAME:]
-
-
 def _chosen(data: list[Any], rows: np.ndarray) -> Iterator[Batch]:
-    """Of every batch, the items that are among the rows."""
+    """The items of each batch that are among the rows."""
     start = 0
     for inputs, labels in Batches(data):
         inside = torch.from_numpy(rows[(rows >= start) & (rows < start + len(labels))] - start)

@@ -88,7 +88,8 @@ def _files(folder: Path) -> list[str]:
 
     Every folder is visited once, under its own name if that is inside: a link that leads back adds nothing.
     """
-    found, visited, folders, links = [], set(), [folder], []
+    found, visited = [], set()
+    folders, links = [folder], list[Path]()
     while folders or links:
         here = (folders or links).pop()
         status = here.stat()

@@ -156,6 +156,8 @@ class KerasModule(Slots):
     generators have no slot: Keras seeds every dropout layer afresh.
     """
 
+    _caller: _Caller
+
     def __init__(self, model: Any) -> None:
         super().__init__()
         keras = library()
@@ -199,6 +201,8 @@ class KerasModule(Slots):
 
 class _Caller(nn.Module):
     """Calls the Keras model, the same for all copies; `functional_call` reaches modules of torch in it by `inside`."""
+
+    model: Any
 
     def __init__(self, model: Any, inside: list[nn.Module], variables: dict[int, Any], slots: Slots) -> None:
         super().__init__()

@@ -61,7 +61,7 @@ def _images(transformers: Any, name: str, where: dict[str, str]) -> Callable[[An
         processor = transformers.AutoImageProcessor.from_pretrained(name, **where)
     except ABSENT:
         return None
-    return lambda image: processor(image, return_tensors="pt")["pixel_values"][0]  # type: ignore[no-any-return]
+    return lambda image: processor(image, return_tensors="pt")["pixel_values"][0]
 
 
 def _texts(
