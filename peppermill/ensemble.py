@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from peppermill import parameters as selection
 from peppermill.data import Batches
 from peppermill.engines import Engine, Members, engine_named
-from peppermill.engines.compiled import compiled_outputs
 from peppermill.likelihood import ensemble_log_likelihoods, likelihood_named, mean_prediction, temper
 from peppermill.noise import Noise
 from peppermill.parameters import Selection
@@ -201,6 +200,8 @@ class PepEnsemble(nn.Module):
         """Every member's prediction for one batch, [m, ...], in the likelihood's own form; one at sigma = 0."""
         members = Members(self.model, self.recipe.selected, self.recipe.noise, self.size, self.sigma, keep=True)
         if torch.compiler.is_compiling():
+            from peppermill.engines.compiled import compiled_outputs
+
             outputs = compiled_outputs(members, self.engine.precision, args, kwargs)
         else:
             outputs = torch.cat([group(args, kwargs) for group in self.engine.groups(members, args, kwargs)])
