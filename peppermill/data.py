@@ -157,12 +157,6 @@ class Batches:
         )
 
 
-def call(model: Any, inputs: Inputs) -> Any:
-    """The network on one batch of inputs: `model(x)`, `model(*x)` for a tuple, `model(**x)` for a dict."""
-    args, kwargs = as_arguments(inputs)
-    return model(*args, **kwargs)
-
-
 def rebuild_loader(loader: DataLoader[Any], **changes: Any) -> DataLoader[Any]:
     """The same DataLoader with some arguments changed; every other option is the user's.
 
@@ -178,33 +172,6 @@ def rebuild_loader(loader: DataLoader[Any], **changes: Any) -> DataLoader[Any]:
         batches = {"batch_size": loader.batch_size, "drop_last": loader.drop_last}
         batches |= {} if reordered else {"sampler": loader.sampler}
     return DataLoader(**{**kept, **batches, **changes})
-
-
-def as_arguments(inputs: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Inputs as positional and keyword arguments of the network."""
-    if isinstance(inputs, Mapping):
-        return (), dict(inputs)
-    return (tuple(inputs), {}) if isinstance(inputs, (tuple, list)) else ((inputs,), {})
-
-
-def output_tensor(outputs: Any) -> Tensor:
-    """The logits in whatever a network returns.
-
-    A tensor, an object or a dict with `logits`, a tuple that begins with them.
-    """
-    found = outputs
-    if isinstance(outputs, Mapping):
-        found = outputs.get("logits")
-    elif hasattr(outputs, "logits"):
-        found = outputs.logits
-    elif isinstance(outputs, (tuple, list)) and outputs:
-        found = outputs[0]
-    if not isinstance(found, Tensor):
-        raise TypeError(
-            f"the network returned {type(outputs).__name__}, in which no tensor of logits was found. Wrap it in a "
-            "module that returns a tensor, or an object with `logits`."
-        )
-    return found
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from peppermill.data import Batches, as_arguments
+from peppermill.data import Batches
 from peppermill.distributed.gather import gather_rows
 from peppermill.distributed.group import grouped
 from peppermill.engines import Engine, Members
 from peppermill.perturbation import Perturbation
 from peppermill.plumbing.devices import digest_of_state
 from peppermill.plumbing.modes import explain_shapes, refuse_training_mode
+from peppermill.plumbing.nested import as_arguments
 from peppermill.types import Batch, Likelihood, Tick
 
 #: ln L_i(theta_j) [m, n], the ensemble's prediction [n, K] and the labels [n] of one batch's items.

@@ -8,13 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from peppermill.data import Batches, call, output_tensor
+from peppermill.data import Batches
 from peppermill.distributed.gather import gather_rows
 from peppermill.distributed.group import grouped
 from peppermill.likelihood import likelihood_named
 from peppermill.plumbing.devices import digest_of_state
 from peppermill.plumbing.modes import as_network, explain_shapes, refuse_training_mode
-from peppermill.plumbing.nested import map_tensors
+from peppermill.plumbing.nested import call, map_tensors, output_tensor
 from peppermill.plumbing.progress import progress
 from peppermill.types import Data, Inputs, Likelihood
 

@@ -89,7 +89,7 @@ BUDGET = {
     "integrations": (400, 3),
     "cli": (1350, 18),
     "demo": (100, 2),
-    "plumbing": (340, 8),
+    "plumbing": (410, 8),
 }
 
 #: Imports inside a function that point down in the reading order, each a door with one user.

@@ -19,16 +19,16 @@ import networks
 import numpy as np
 import torch
 import torch.distributed as dist
+from peppermill.parts import part_of
+from peppermill.processes.group import rank
+from peppermill.processes.results import total
 from PIL import Image
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import peppermill as pm
 from peppermill.data import Batches
-from peppermill.parts import part_of
 from peppermill.plumbing import progress
-from peppermill.processes.group import rank
-from peppermill.processes.results import total
 from peppermill.report.run import plain
 from peppermill.sources.items import Items
 

@@ -7,12 +7,13 @@ import networks
 import numpy as np
 import pytest
 import torch
+from peppermill.exchange import leaves
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
-from peppermill.data import Batches, as_arguments, call, map_tensors, output_tensor
-from peppermill.exchange import leaves
+from peppermill.data import Batches
 from peppermill.plumbing.devices import device_of, dtype_of
+from peppermill.plumbing.nested import as_arguments, call, map_tensors, output_tensor
 
 X, Y = networks.items(23)
 

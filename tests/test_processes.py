@@ -10,12 +10,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from team import Team, alone
-
-import peppermill as pm
 from peppermill.held import Held
 from peppermill.parts import run_of_batches
 from peppermill.processes.results import own_total
+from team import Team, alone
+
+import peppermill as pm
 
 BOTH = pytest.mark.parametrize("processes", [2, 3])
 

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from peppermill.data import Batches, as_arguments, output_tensor
+from peppermill.data import Batches
 from peppermill.engines.network_shell import shell_of
 from peppermill.noise import Noise
 from peppermill.parameters import Selection, select
 from peppermill.plumbing.modes import as_network, explain_shapes, refuse_training_mode
-from peppermill.plumbing.nested import map_tensors
+from peppermill.plumbing.nested import as_arguments, map_tensors, output_tensor
 from peppermill.types import Batch, Data, Inputs, Likelihood, Params
 
 MEMORY_BYTES = 2**29  # for activations and gradients: leaves room for torch and the data within 2 GB

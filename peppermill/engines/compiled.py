@@ -8,13 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from peppermill.data import output_tensor
 from peppermill.engines import Group, Members
 from peppermill.engines.inference_form import TracedForm, autocast
 from peppermill.engines.loop import differentiable_groups, member_groups, wants_gradients
 from peppermill.engines.member_weights import WeightCache
 from peppermill.engines.out_of_memory import Room
 from peppermill.plumbing.devices import device_of
+from peppermill.plumbing.nested import output_tensor
 from peppermill.types import Params
 
 

@@ -19,10 +19,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
-from peppermill.data import output_tensor
 from peppermill.engines import PRECISIONS
 from peppermill.engines.network_shell import Shells, shell_of
 from peppermill.plumbing.devices import device_of
+from peppermill.plumbing.nested import output_tensor
 from peppermill.types import Params
 
 CONVOLUTIONS: tuple[Any, ...] = (F.conv1d, F.conv2d, F.conv3d)

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from peppermill.data import output_tensor
 from peppermill.engines import Group, Members
 from peppermill.engines.inference_form import autocast
 from peppermill.engines.member_weights import MemberWeights, WeightCache
@@ -17,6 +16,7 @@ from peppermill.engines.network_shell import Shells
 from peppermill.engines.out_of_memory import Room
 from peppermill.plumbing.devices import device_of
 from peppermill.plumbing.modes import refuse_training_mode
+from peppermill.plumbing.nested import output_tensor
 
 
 class Loop:

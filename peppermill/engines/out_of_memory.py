@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from peppermill.data import output_tensor
-from peppermill.plumbing.nested import map_tensors
+from peppermill.plumbing.nested import map_tensors, output_tensor
 from peppermill.plumbing.warnings import warn_user
 
 

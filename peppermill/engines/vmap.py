@@ -15,12 +15,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
-from peppermill.data import output_tensor
 from peppermill.engines import Group, Members
 from peppermill.engines.inference_form import Layer, TracedForm, autocast
 from peppermill.engines.loop import differentiable_groups, member_groups, wants_gradients
 from peppermill.engines.member_weights import MemberWeights, WeightCache
 from peppermill.engines.out_of_memory import Room
+from peppermill.plumbing.nested import output_tensor
 
 ELEMENTWISE_MODULES = (
     *(nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.SELU, nn.GELU, nn.SiLU, nn.Mish, nn.Tanh, nn.Sigmoid, nn.Softplus),

@@ -16,12 +16,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from peppermill.data import Batches, as_arguments
+from peppermill.data import Batches
 from peppermill.ensemble import PepEnsemble
 from peppermill.evaluation.bootstrap import interval, resample, weighted_mean
 from peppermill.evaluation.scores import Estimate
 from peppermill.likelihood import ensemble_log_likelihoods, temper
 from peppermill.passes import MemberPass
+from peppermill.plumbing.nested import as_arguments
 from peppermill.plumbing.progress import progress
 from peppermill.types import Data, Inputs, Tick
 

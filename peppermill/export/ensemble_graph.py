@@ -10,12 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from peppermill.data import as_arguments, output_tensor
 from peppermill.engines.network_shell import shell_of
 from peppermill.ensemble import PepEnsemble
 from peppermill.likelihood import mean_prediction, temper
 from peppermill.plumbing.devices import device_of, dtype_of
-from peppermill.plumbing.nested import map_tensors
+from peppermill.plumbing.nested import as_arguments, map_tensors, output_tensor
 from peppermill.types import Inputs, Likelihood
 
 

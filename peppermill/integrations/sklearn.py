@@ -14,13 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from peppermill.calibrators.temperature import at_limit
-from peppermill.data import output_tensor
 from peppermill.ensemble import PepEnsemble
 from peppermill.fitting import fit
 from peppermill.noise import Noise
 from peppermill.parameters import Selection
 from peppermill.plumbing.devices import device_of, dtype_of
 from peppermill.plumbing.modes import refuse_training_mode
+from peppermill.plumbing.nested import output_tensor
 from peppermill.predictions import predict_unlabelled
 from peppermill.tuning.two_stage import search_named
 from peppermill.types import PepWarning

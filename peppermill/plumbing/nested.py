@@ -1,4 +1,4 @@
-"""Nested batches: a batch is a tensor, or a dict, a tuple or a list of them, at any depth."""
+"""Nested batches: tensors in dicts, tuples and lists, as arguments of a network, and the tensor in what it returns."""
 
 from __future__ import annotations
 
@@ -41,3 +41,36 @@ def bytes_of(inputs: Inputs) -> int:
     sizes: list[int] = []
     map_tensors(lambda t: sizes.append(t.nbytes), inputs)
     return sum(sizes)
+
+
+def call(model: Any, inputs: Inputs) -> Any:
+    """The network on one batch of inputs: `model(x)`, `model(*x)` for a tuple, `model(**x)` for a dict."""
+    args, kwargs = as_arguments(inputs)
+    return model(*args, **kwargs)
+
+
+def as_arguments(inputs: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Inputs as positional and keyword arguments of the network."""
+    if isinstance(inputs, Mapping):
+        return (), dict(inputs)
+    return (tuple(inputs), {}) if isinstance(inputs, (tuple, list)) else ((inputs,), {})
+
+
+def output_tensor(outputs: Any) -> Tensor:
+    """The logits in whatever a network returns.
+
+    A tensor, an object or a dict with `logits`, a tuple that begins with them.
+    """
+    found = outputs
+    if isinstance(outputs, Mapping):
+        found = outputs.get("logits")
+    elif hasattr(outputs, "logits"):
+        found = outputs.logits
+    elif isinstance(outputs, (tuple, list)) and outputs:
+        found = outputs[0]
+    if not isinstance(found, Tensor):
+        raise TypeError(
+            f"the network returned {type(outputs).__name__}, in which no tensor of logits was found. Wrap it in a "
+            "module that returns a tensor, or an object with `logits`."
+        )
+    return found

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from peppermill.data import output_tensor
 from peppermill.likelihood import mean_prediction
 from peppermill.plumbing.modes import as_network, in_training_mode
+from peppermill.plumbing.nested import output_tensor
 from peppermill.predictions import likelihood_of
 from peppermill.types import Likelihood
 

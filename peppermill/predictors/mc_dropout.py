@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from peppermill.data import output_tensor
 from peppermill.engines.network_shell import shell_of
 from peppermill.likelihood import mean_prediction
 from peppermill.plumbing.devices import device_of
 from peppermill.plumbing.modes import in_training_mode
+from peppermill.plumbing.nested import output_tensor
 from peppermill.predictions import likelihood_of
 from peppermill.types import Likelihood
 

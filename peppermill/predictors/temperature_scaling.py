@@ -7,9 +7,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from peppermill.calibrators.temperature import best_temperature, warn_at_limit
-from peppermill.data import output_tensor
 from peppermill.likelihood import temper
 from peppermill.plumbing.modes import as_network, in_training_mode
+from peppermill.plumbing.nested import output_tensor
 from peppermill.predictions import likelihood_of, predict
 from peppermill.types import Data, Likelihood
 

@@ -7,7 +7,8 @@ import copy
 import torch
 from torch import Tensor, nn
 
-from peppermill.data import Batches, call
+from peppermill.data import Batches
+from peppermill.plumbing.nested import call
 from peppermill.types import Data
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
