@@ -11,16 +11,9 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-import peppermill.demo
-from benchmarks.timing import where, write_result
-from peppermill.calibrators.temperature import best_temperature
-from peppermill.data import Batches
-from peppermill.engines.loop import MemberPass, run_members
-from peppermill.likelihood import Categorical, temper
-from peppermill.metrics import nll
-from peppermill.noise import Noise
-from peppermill.parameters import select
-from peppermill.perturbation import Perturbation
+import peppermill as pm
+from benchmarks.networks import ensemble_at
+from benchmarks.timing import table_section, where, write_result
 
 SEEDS = range(10)
 GRID = (0.004, 0.008, 0.012, 0.018, 0.024, 0.030)
@@ -29,7 +22,7 @@ LAWS = {"antithetic": True, "independent": False}
 
 
 def main() -> None:
-    rows = {name: [test_nll(Noise(antithetic=pairs, seed=seed)) for seed in SEEDS] for name, pairs in LAWS.items()}
+    rows = {name: [test_nll(pm.Noise(antithetic=pairs, seed=seed)) for seed in SEEDS] for name, pairs in LAWS.items()}
     columns = {kind: {name: [row[kind] for row in rows[name]] for name in LAWS} for kind in ("pep", "joint")}
     summary = {kind: paired(**both) for kind, both in columns.items()}
     write_result(
@@ -37,22 +30,21 @@ def main() -> None:
     )
 
 
-def test_nll(noise: Noise) -> dict[str, float]:
+def test_nll(noise: pm.Noise) -> dict[str, float]:
     """Test NLL at what is best on the validation half: sigma for PEP, sigma and T for the joint method."""
-    network = peppermill.demo.network()
-    perturbation = Perturbation(select(network, "kernels"), noise, SIZE)
-    validation, test = (Batches(data, network) for data in peppermill.demo.data())
+    validation, test = pm.demo.data()
+    base = ensemble_at(pm.demo.network(), validation, GRID[0], SIZE, noise=noise)
+    plain = [base.with_sigma(sigma) for sigma in GRID]
+    tempered = [pm.fit_temperature(pep, validation) for pep in plain]
+    best = {
+        kind: min(found, key=lambda pep: nll(pep, validation)) for kind, found in (("pep", plain), ("joint", tempered))
+    }
+    return {kind: nll(pep, test) for kind, pep in best.items()}
 
-    def members(sigma: float, data: Batches) -> MemberPass:
-        return run_members(network, perturbation, sigma, data, Categorical(), lambda items: None)
 
-    tuned = {sigma: members(sigma, validation) for sigma in GRID}
-    temperatures = {sigma: best_temperature(found.averaged, found.labels) for sigma, found in tuned.items()}
-    pep = min(GRID, key=lambda sigma: nll(tuned[sigma].averaged, tuned[sigma].labels))
-    joint = max(GRID, key=lambda sigma: temperatures[sigma][1])
-    tested = {sigma: members(sigma, test) for sigma in {pep, joint}}
-    tempered = temper(tested[joint].averaged, temperatures[joint][0])
-    return {"pep": nll(tested[pep].averaged, tested[pep].labels), "joint": nll(tempered, tested[joint].labels)}
+def nll(pep: pm.PepEnsemble, data: Any) -> float:
+    predictions = pm.predict(pep, data)
+    return pm.metrics.nll(predictions.log_probs, predictions.labels)
 
 
 def paired(antithetic: list[float], independent: list[float]) -> dict[str, float]:
@@ -70,28 +62,26 @@ def paired(antithetic: list[float], independent: list[float]) -> dict[str, float
 
 def section(found: dict[str, Any]) -> str:
     names = {"pep": "PEP", "joint": "PEP with temperature, tuned jointly"}
-    table = [
-        f"| {names[kind]} | {_spread(s, 'antithetic')} | {_spread(s, 'independent')} | {s['difference']:+.4f} "
-        f"| {s['p_value']:.2g} |"
-        for kind, s in found["summary"].items()
-    ]
-    return "\n".join(
+
+    def spread(summary: dict[str, float], name: str) -> str:
+        return f"{summary[f'{name}_mean']:.4f} ± {summary[f'{name}_deviation']:.4f}"
+
+    return table_section(
+        "Antithetic pairs or independent members?",
+        f"Test NLL of the demo network with m = {found['size']}, mean ± standard deviation over {found['seeds']} "
+        f"seeds, and the paired difference. `python -m benchmarks.antithetic`; {where(found)}.",
+        ("method", "antithetic", "independent", "difference", "p"),
         [
-            "## Antithetic pairs or independent members?",
-            "",
-            f"Test NLL of the demo network with m = {found['size']}, mean ± standard deviation over {found['seeds']} "
-            f"seeds, and the paired difference. `python -m benchmarks.antithetic`; {where(found)}.",
-            "",
-            "| method | antithetic | independent | difference | p |",
-            "|---|---|---|---|---|",
-            *table,
-            "",
-        ]
+            (
+                names[kind],
+                spread(summary, "antithetic"),
+                spread(summary, "independent"),
+                f"{summary['difference']:+.4f}",
+                f"{summary['p_value']:.2g}",
+            )
+            for kind, summary in found["summary"].items()
+        ],
     )
-
-
-def _spread(summary: dict[str, float], name: str) -> str:
-    return f"{summary[f'{name}_mean']:.4f} ± {summary[f'{name}_deviation']:.4f}"
 
 
 if __name__ == "__main__":

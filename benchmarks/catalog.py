@@ -1,12 +1,12 @@
-"""Every benchmark, in the order of the page: a new one is one file and one row.
+"""Every benchmark, in the order of the page. A new one is one file and one row.
 
-A file NAME.py runs as `python -m benchmarks.NAME`, writes results/bench/NAME.json (or NAME-*.json), and has
-`section(found)`, the words of the page for one such result.
+A file NAME.py runs as `python -m benchmarks.NAME`, writes results/bench/NAME.json (or NAME-*.json), and has a function
+`section(found)` that writes the section of the page for one such result.
 """
 
 from __future__ import annotations
 
-#: For each kind of machine on which `python -m benchmarks` measures it, the arguments that it is given there.
+#: The arguments of each benchmark, for each kind of machine on which `python -m benchmarks` runs it.
 BENCHMARKS: dict[str, dict[str, tuple[str, ...]]] = {
     "core": {"cpu": ()},
     "engines": {"cpu": (), "cuda": ("--device", "cuda")},
@@ -18,8 +18,6 @@ BENCHMARKS: dict[str, dict[str, tuple[str, ...]]] = {
     "processes": {"cpu": ()},
     "antithetic": {"cpu": ()},
     "decoding": {"cpu": ()},
-    "training_together": {"cuda": ("--device", "cuda")},
-    "table2_row": {},  # it takes long: by its own command alone
     "curvature": {"cpu": (), "cuda": ("--device", "cuda", "--name", "curvature-cuda")},
     "kinks": {"cpu": ()},
     "item_effects": {"cpu": ()},

@@ -10,42 +10,33 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from typing import Any
 
 import torch
-from peppermill.engines.choose import engine_of
 from torch import Tensor, nn
 
 import peppermill as pm
-import peppermill.demo
-from benchmarks.networks import resnet20
-from benchmarks.timing import median_ratio, peak_bytes, where, write_result
-from peppermill import fitting
-from peppermill.data import Batches
-from peppermill.engines.loop import run_members
-from peppermill.noise import Noise
-from peppermill.paper.networks import initialize, mnist_mlp
-from peppermill.parameters import select
-from peppermill.perturbation import Perturbation
+from benchmarks.networks import ensemble_at, mnist_mlp, resnet20
+from benchmarks.timing import median_ratio, peak_bytes, table_section, where, write_result
 
+SIGMA = 0.01  # time does not depend on it
 SIZE, BATCH, SMALL_BATCH = 10, 250, 32
 
 
 def main() -> None:
     torch.manual_seed(0)
-    images, labels = peppermill.demo.data()[0]
+    images, labels = pm.demo.data()[0]
     pictures, classes = torch.randn(500, 3, 32, 32), torch.randint(0, 10, (500,))
     write_result(
         "core",
         {
             "size": SIZE,
             "batch": BATCH,
-            "member_pass_demo_network": member_pass(peppermill.demo.network(), images, labels),
+            "member_pass_demo_network": member_pass(pm.demo.network(), images, labels),
             "member_pass_resnet20": member_pass(resnet20(), pictures, classes),
-            "auto_pass_demo_network": member_pass(peppermill.demo.network(), images, labels, "auto"),
+            "auto_pass_demo_network": member_pass(pm.demo.network(), images, labels, "auto"),
             "auto_pass_resnet20": member_pass(resnet20(), pictures, classes, "auto"),
-            "auto_pass_mlp": member_pass(initialize(mnist_mlp(), 0).eval(), images, labels, "auto", SMALL_BATCH),
+            "auto_pass_mlp": member_pass(mnist_mlp(), images, labels, "auto", SMALL_BATCH),
             "fit_demo": fit_overhead(),
             "memory": memory(),
         },
@@ -56,39 +47,27 @@ def member_pass(
     model: nn.Module, inputs: Tensor, labels: Tensor, engine: str = "loop", batch: int = BATCH
 ) -> dict[str, float]:
     """m members over the data, against m plain passes that keep their outputs."""
-    data, chosen = Batches((inputs, labels), model, batch_size=batch), engine_of(engine)
-    perturbation = Perturbation(select(model, "kernels"), Noise(), SIZE)
-    likelihood = pm.Categorical()
-
-    def members() -> Any:
-        return run_members(model, perturbation, 0.01, data, likelihood, lambda items: None, chosen)
+    batches = list(zip(inputs.split(batch), labels.split(batch), strict=True))
+    pep = ensemble_at(model, (inputs, labels), SIGMA, SIZE, engine=engine)
 
     @torch.no_grad()
     def plain() -> Any:
-        return [[model(x) for x, _ in data] for _ in range(SIZE)]
+        return [[model(x) for x, _ in batches] for _ in range(SIZE)]
 
-    return median_ratio(members, plain)
+    return median_ratio(lambda: pep.member_pass(batches), plain)
 
 
 def fit_overhead() -> dict[str, float]:
-    """The time of `fit`, against the time it spends in its member passes, in the same run."""
-    model, (validation, _) = peppermill.demo.network(), peppermill.demo.data()
-    original, spent = fitting.run_here, [0.0]
-
-    def timed(*args: Any) -> Any:
-        start = time.perf_counter()
-        result = original(*args)
-        spent[0] += time.perf_counter() - start
-        return result
-
-    fitting.run_here = timed  # type: ignore[assignment]
-    try:
-        start = time.perf_counter()
-        pep = pm.fit(model, validation, size=SIZE, batch_size=BATCH, temperature=True)
-        whole = time.perf_counter() - start
-    finally:
-        fitting.run_here = original
-    return {"ratio": whole / spent[0], "seconds": whole, "passes": pep.search.passes or 0.0}
+    """The time of `fit`, against that of as many passes of a member as it needs."""
+    model, (validation, _) = pm.demo.network(), pm.demo.data()
+    pep = pm.fit(model, validation, size=SIZE, batch_size=BATCH, temperature=True)
+    batches = list(zip(validation[0].split(BATCH), validation[1].split(BATCH), strict=True))
+    found = median_ratio(
+        lambda: pm.fit(model, validation, size=SIZE, batch_size=BATCH, temperature=True),
+        lambda: pep.member_pass(batches),
+    )
+    passes = pep.search.passes or 0.0
+    return {"ratio": found["ratio"] * SIZE / passes, "seconds": found["first_seconds"], "passes": passes}
 
 
 def memory() -> dict[str, float]:
@@ -116,11 +95,11 @@ def _peak(kind: str) -> float:
 
 
 def _print_peak(kind: str) -> None:
-    model, inputs, labels = _large_network(), torch.randn(8, 4096), torch.zeros(8, dtype=torch.long)
-    data = Batches((inputs, labels), model)
-    perturbation = Perturbation(select(model, "kernels"), Noise(), 3)
-    sigma = 0.01 if kind == "members" else 0.0
-    run_members(model, perturbation, sigma, data, pm.Categorical(), lambda items: None)
+    model, data = _large_network(), (torch.randn(8, 4096), torch.zeros(8, dtype=torch.long))
+    if kind == "members":
+        ensemble_at(model, data, SIGMA, 3, engine="loop").member_pass(data)
+    else:
+        pm.predict(model, data)
     print(peak_bytes())
 
 
@@ -138,20 +117,12 @@ def section(found: dict[str, Any]) -> str:
         ("`fit(temperature=True)` on the demo, against the time of its member passes", "fit_demo", "1.05"),
         ("peak memory beyond the bare network's, in copies of the selected weights (384 MiB)", "memory", "1"),
     ]
-    table = [f"| {what} | **{found[key]['ratio']:.3f}** | {limit} |" for what, key, limit in rows]
-    return "\n".join(
-        [
-            "## The price of an ensemble",
-            "",
-            f"`python -m benchmarks.core`; batches of {found['batch']}; {where(found)}.",
-            "",
-            "A pass of members over data is measured against ten plain passes that keep their outputs.",
-            "",
-            "| what | ratio | aim at most |",
-            "|---|---|---|",
-            *table,
-            "",
-        ]
+    return table_section(
+        "The price of an ensemble",
+        f"A pass of members over data is measured against ten plain passes that keep their outputs, in batches of "
+        f"{found['batch']}. `python -m benchmarks.core`; {where(found)}.",
+        ("what", "ratio", "aim at most"),
+        [(what, f"**{found[key]['ratio']:.3f}**", limit) for what, key, limit in rows],
     )
 
 

@@ -1,18 +1,17 @@
 """What the local analysis costs: `python -m benchmarks.curvature`.
 
-The exact trace of the Fisher information and 8 probes of the Laplacian, for a ResNet-20 and 1,000 images 32x32, against
-one plain forward and backward pass over the same images (at most 40 times, under 2 GB); and against others on the same
-work: the squared gradients of items by BackPACK, the Hessian-vector products by curvlinops, where they are installed.
+`local_analysis` with 8 probes (the exact trace of the Fisher information, the Laplacian, and the effect rate from small
+steps) for a ResNet-20 and 1,000 images 32x32, against one plain forward and backward pass over the same images (at most
+40 times, under 2 GB); and against others, if they are installed, on part of the same work: the squared gradients of the
+items by BackPACK and the Hessian-vector products by curvlinops.
 """
 
 from __future__ import annotations
 
 import argparse
-import resource
 import subprocess
 import sys
 from collections.abc import Callable
-from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec
 from typing import Any
@@ -22,10 +21,7 @@ from torch import Tensor, nn
 
 import peppermill as pm
 from benchmarks.networks import resnet20
-from benchmarks.timing import clock_name, in_turns, ratio, where, write_result
-from peppermill.curvature.fisher import item_gradients
-from peppermill.curvature.landscape import gaussian_directions, landscape_of
-from peppermill.curvature.laplacian import hessian_products
+from benchmarks.timing import clock_name, in_turns, peak_bytes, ratio, table_section, where, write_result
 
 IMAGES, PROBES, BATCH, ROUNDS = 1000, 8, 100, 3
 LIMIT, LIMIT_BYTES = 40, 2e9
@@ -42,43 +38,37 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--peak", action="store_true", help="print the peak memory of our work alone, and stop")
     asked = parser.parse_args()
-    if asked.peak:
-        _print_peak(Work(asked.device, asked.images), asked.device)
-        return
-    peak = _peak_of_ours(asked.device, asked.images)  # first: a process begins with the peak of its parent
-    in_turns(Work(asked.device, BATCH).jobs(), asked.device, rounds=1)  # warms up
     work = Work(asked.device, asked.images)
+    if asked.peak:
+        work.ours()
+        print(peak_bytes() if asked.device == "cpu" else float(torch.cuda.max_memory_allocated()))
+        return
+    command = [sys.executable, "-m", "benchmarks.curvature", "--peak", "--device", asked.device, "--images"]
+    peak = subprocess.run([*command, str(asked.images)], capture_output=True, text=True, check=True).stdout
+    in_turns(Work(asked.device, BATCH).jobs(), asked.device, rounds=1)  # warms up
     seconds = in_turns(work.jobs(), asked.device, asked.rounds)
-    ours = [a + b for a, b in zip(seconds["fisher"], seconds["laplacian"], strict=True)]
-    write_result(
-        asked.name,
-        {
-            "images": asked.images,
-            "probes": PROBES,
-            "batch": BATCH,
-            "rounds": asked.rounds,
-            "parameters": work.landscape.dimensions,
-            "clock": clock_name(asked.device),
-            "seconds": {**seconds, "ours": ours},
-            "ratio_to_plain_pass": ratio(ours, seconds["plain"]),
-            "limit": LIMIT,
-            "peak_bytes": peak,
-            "limit_bytes": LIMIT_BYTES,
-            **(against_peers(work, seconds, ours) if all(map(find_spec, PEERS)) else {}),
-        },
-    )
-
-
-def against_peers(work: Work, seconds: dict[str, list[float]], ours: list[float]) -> dict[str, Any]:
-    """Our time divided by theirs, part by part and together, and how far the numbers lie apart."""
-    theirs = [a + b for a, b in zip(seconds["backpack_fisher"], seconds["curvlinops_laplacian"], strict=True)]
-    return {
-        "ratio_to_peers": ratio(ours, theirs),
-        "ratio_of_fisher_to_backpack": ratio(seconds["fisher"], seconds["backpack_fisher"]),
-        "ratio_of_laplacian_to_curvlinops": ratio(seconds["laplacian"], seconds["curvlinops_laplacian"]),
-        "agreement": work.agreement(),
-        "peers": {name: version(name) for name in PEERS.values()},
+    content = {
+        "work": f"`local_analysis` with {PROBES} probes",
+        "images": asked.images,
+        "probes": PROBES,
+        "batch": BATCH,
+        "rounds": asked.rounds,
+        "parameters": sum(value.numel() for value in work.model.parameters()),
+        "clock": clock_name(asked.device),
+        "seconds": seconds,
+        "ratio_to_plain_pass": ratio(seconds["ours"], seconds["plain"]),
+        "limit": LIMIT,
+        "peak_bytes": float(peak.strip().splitlines()[-1]),
+        "limit_bytes": LIMIT_BYTES,
     }
+    if all(map(find_spec, PEERS)):
+        theirs = [a + b for a, b in zip(seconds["backpack_fisher"], seconds["curvlinops_laplacian"], strict=True)]
+        content |= {
+            "ratio_to_peers": ratio(seconds["ours"], theirs),
+            "agreement": work.agreement(),
+            "peers": {name: version(name) for name in PEERS.values()},
+        }
+    write_result(asked.name, content)
 
 
 class Work:
@@ -87,39 +77,26 @@ class Work:
     def __init__(self, device: str, images: int) -> None:
         generator = torch.Generator().manual_seed(0)
         inputs, labels = torch.randn(images, 3, 32, 32, generator=generator), torch.arange(images) % 10
-        self.model = resnet20().to(device)
-        pairs = zip(inputs.to(device).split(BATCH), labels.to(device).split(BATCH), strict=True)
-        self.batches = list(pairs)
-        self.landscape, self.data = landscape_of(self.model, self.batches, "all", pm.Categorical(), BATCH)
-        self.directions = partial(gaussian_directions, self.landscape.center, PROBES, 0)
+        self.device, self.model = device, resnet20().to(device)
+        self.batches = list(zip(inputs.to(device).split(BATCH), labels.to(device).split(BATCH), strict=True))
         self.loss = nn.CrossEntropyLoss(reduction="sum")
-        self.device = device
-        self.params = list(self.model.parameters())
-        self.values: dict[str, Any] = {}  # what each job gave last
 
     def jobs(self) -> dict[str, Callable[[], Any]]:
-        jobs = {"plain": self.plain, "fisher": self.fisher, "laplacian": self.laplacian}
+        jobs: dict[str, Callable[[], Any]] = {"plain": self.plain, "ours": self.ours}
         if all(map(find_spec, PEERS)):
-            theirs = {"backpack_fisher": self.backpack_fisher(), "curvlinops_laplacian": self.curvlinops_laplacian}
-            jobs = {**jobs, **theirs}
-        return {name: partial(self._kept, name, job) for name, job in jobs.items()}
-
-    def _kept(self, name: str, job: Callable[[], Any]) -> None:
-        self.values[name] = job()
+            jobs |= {"backpack_fisher": self.backpack_fisher(), "curvlinops_laplacian": self.curvlinops_laplacian}
+        return jobs
 
     def plain(self) -> None:
         for inputs, labels in self.batches:
             self.model.zero_grad()
             self.loss(self.model(inputs), labels).backward()
 
-    def fisher(self) -> Tensor:
-        return item_gradients(self.landscape, self.data, lambda items: None).squares.sum()
-
-    def laplacian(self) -> Tensor:
-        return hessian_products(self.landscape, self.data, self.directions, lambda items: None).forms
+    def ours(self) -> pm.LocalAnalysis:
+        return pm.local_analysis(self.model, self.batches, parameters="all", probes=PROBES)
 
     def backpack_fisher(self) -> Callable[[], Tensor]:
-        """The job, on a network of its own, because BackPACK keeps what it needs in the network."""
+        """The job, on a network of its own, because BackPACK stores its results in the network."""
         from backpack import backpack, extend
         from backpack.extensions import BatchL2Grad
 
@@ -137,36 +114,20 @@ class Work:
         return job
 
     def curvlinops_laplacian(self) -> Tensor:
+        """v^T H v of as many probes, [n]."""
         from curvlinops import HessianLinearOperator
 
+        params, items = list(self.model.parameters()), sum(len(labels) for _, labels in self.batches)
         hessian = HessianLinearOperator(
-            self.model, self.loss, self.params, self.batches, check_deterministic=False, num_data=self.data_size
+            self.model, self.loss, params, self.batches, check_deterministic=False, num_data=items
         )
-        probes = torch.stack([torch.cat([v.flatten() for v in probe.values()]) for probe in self.directions()], dim=1)
+        dimensions = sum(value.numel() for value in params)
+        probes = torch.randn(dimensions, PROBES, generator=torch.Generator().manual_seed(0)).to(self.device)
         return -(probes * (hessian @ probes)).sum(dim=0).double().cpu()
 
-    @property
-    def data_size(self) -> int:
-        return sum(len(labels) for _, labels in self.batches)
-
     def agreement(self) -> dict[str, float]:
-        """The largest relative difference between our numbers and theirs."""
-        ours, theirs = self.values["laplacian"], self.values["curvlinops_laplacian"]
-        fisher = float(self.values["fisher"]) / float(self.values["backpack_fisher"])
-        return {"fisher": abs(fisher - 1), "laplacian": float(((ours - theirs) / theirs).abs().max())}
-
-
-def _print_peak(work: Work, device: str) -> None:
-    work.fisher(), work.laplacian()
-    resident = 1024.0 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    print(resident if device == "cpu" else float(torch.cuda.max_memory_allocated()))
-
-
-def _peak_of_ours(device: str, images: int) -> float:
-    """In a process of its own, torch and the data included."""
-    asked = [sys.executable, "-m", "benchmarks.curvature", "--peak", "--device", device, "--images", str(images)]
-    found = subprocess.run(asked, capture_output=True, text=True, check=True)
-    return float(found.stdout.strip().splitlines()[-1])
+        """The relative difference between our trace of the Fisher information and BackPACK's."""
+        return {"fisher": abs(self.ours().fisher_trace / float(self.backpack_fisher()()) - 1)}
 
 
 def section(found: dict[str, Any]) -> str:
@@ -178,34 +139,22 @@ def section(found: dict[str, Any]) -> str:
         ),
         ("peak memory of the process, GB", found["peak_bytes"] / 1e9, f"{found['limit_bytes'] / 1e9:g}"),
     ]
+    peers = ""
     if "peers" in found:
-        rows += [
-            ("the whole, against BackPACK and curvlinops", found["ratio_to_peers"]["ratio"], "1"),
-            ("the Fisher trace, against BackPACK", found["ratio_of_fisher_to_backpack"]["ratio"], ""),
-            ("the Laplacian, against curvlinops", found["ratio_of_laplacian_to_curvlinops"]["ratio"], ""),
-        ]
-    return "\n".join(
-        [
-            "## The local analysis",
-            "",
-            f"The exact trace of the Fisher information and {found['probes']} probes of the Laplacian of a ResNet-20 "
-            f"({found['parameters']:,} parameters) over {found['images']:,} images, in batches of {found['batch']}; "
-            f"{found['clock']}. {_peers_of(found)}`python -m benchmarks.curvature`; {where(found)}.",
-            "",
-            "| what | ratio | aim at most |",
-            "|---|---|---|",
-            *(f"| {what} | **{value:.2f}** | {limit} |" for what, value, limit in rows),
-            "",
-        ]
+        rows += [("the whole, against BackPACK and curvlinops", found["ratio_to_peers"]["ratio"], "1")]
+        names = ", ".join(f"{name} {number}" for name, number in found["peers"].items())
+        apart = max(found["agreement"].values())
+        peers = f"Others: {names}; our numbers and theirs differ by at most {apart:.0e} of their size. "
+    # The first results left out the small steps of `local_analysis`.
+    work = found.get("work", "The exact trace of the Fisher information and 8 probes of the Laplacian")
+    return table_section(
+        "The local analysis",
+        f"{work}, for a ResNet-20 "
+        f"({found['parameters']:,} parameters) over {found['images']:,} images, in batches of {found['batch']}; "
+        f"{found['clock']}. {peers}`python -m benchmarks.curvature`; {where(found)}.",
+        ("what", "ratio", "aim at most"),
+        [(what, f"**{value:.2f}**", limit) for what, value, limit in rows],
     )
-
-
-def _peers_of(found: dict[str, Any]) -> str:
-    if "peers" not in found:
-        return ""
-    names = ", ".join(f"{name} {number}" for name, number in found["peers"].items())
-    apart = max(found["agreement"].values())
-    return f"Others on the same work: {names}; our numbers and theirs differ by at most {apart:.0e} of their size. "
 
 
 if __name__ == "__main__":

@@ -15,16 +15,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-import peppermill.demo
+import peppermill as pm
 from benchmarks.rivals import SIZE, Rivals
-from benchmarks.timing import clock_name, in_turns, ratio, where, write_result
+from benchmarks.timing import clock_name, in_turns, ratio, table_section, where, write_result
 
 BATCH, CALLS, ROUNDS = 250, 20, 7
 
 
 def main() -> None:
-    images, labels = peppermill.demo.test()
-    rivals = Rivals(peppermill.demo.network(), images, labels)
+    images, labels = pm.demo.test()
+    rivals = Rivals(pm.demo.network(), images, labels)
     with tempfile.TemporaryDirectory() as folder:
         files = {suffix: Path(folder) / f"model.{suffix}" for suffix in ("pt2", "onnx")}
         exporting = in_turns(
@@ -53,7 +53,7 @@ def main() -> None:
 
 
 def against_plain(rivals: Rivals, files: dict[str, Path], images: Tensor, calls: int) -> dict[str, Any]:
-    """Seconds of so many calls of each, and as a multiple of ten plain passes."""
+    """Seconds of this many calls of each, and as a multiple of ten plain passes."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -66,14 +66,10 @@ def against_plain(rivals: Rivals, files: dict[str, Path], images: Tensor, calls:
         "pt2": lambda: exported(images)["probabilities"],
         "onnx": lambda: session.run(["probabilities"], {"images": images.numpy()}),
     }
-    jobs = {name: _repeated(way, calls) for name, way in ways.items()}
+    jobs = {name: torch.no_grad()(lambda way=way: [way() for _ in range(calls)]) for name, way in ways.items()}
     in_turns(jobs, "cpu", 1)  # warms up
     seconds = in_turns(jobs, "cpu", ROUNDS)
     return {name: {**ratio(taken, seconds["plain"]), "seconds": taken} for name, taken in seconds.items()}
-
-
-def _repeated(way: Callable[[], Any], calls: int) -> Callable[[], Any]:
-    return torch.no_grad()(lambda: [way() for _ in range(calls)])
 
 
 NAMES = {"ensemble": "the ensemble, `pep(x)`", "pt2": "model.pt2, by torch", "onnx": "model.onnx, by onnxruntime"}
@@ -81,24 +77,21 @@ NAMES = {"ensemble": "the ensemble, `pep(x)`", "pt2": "model.pt2, by torch", "on
 
 def section(found: dict[str, Any]) -> str:
     size = {name: f"{bytes / 1e6:.2f} MB" for name, bytes in found["file_bytes"].items()}
-    table = [
-        f"| {title} | {size.get(name, '')} | **{found['one_item'][name]['ratio']:.2f}** "
-        f"| **{found['batches'][name]['ratio']:.2f}** |"
-        for name, title in NAMES.items()
-    ]
-    return "\n".join(
+    return table_section(
+        "An ensemble as one file",
+        f"The demo network ({found['network_bytes'] / 1e6:.2f} MB) with m = {found['size']}: times of a call as "
+        f"multiples of ten plain passes of the network ({found['clock']}); below 1 is faster. "
+        f"onnxruntime {found['onnxruntime']}. `python -m benchmarks.deployment`; {where(found)}.",
+        ("what", "size", "one image", f"{found['batch']} images"),
         [
-            "## An ensemble as one file",
-            "",
-            f"The demo network ({found['network_bytes'] / 1e6:.2f} MB) with m = {found['size']}: times of a call as "
-            f"multiples of ten plain passes of the network ({found['clock']}); below 1 is faster. "
-            f"onnxruntime {found['onnxruntime']}. `python -m benchmarks.deployment`; {where(found)}.",
-            "",
-            f"| what | size | one image | {found['batch']} images |",
-            "|---|---|---|---|",
-            *table,
-            "",
-        ]
+            (
+                title,
+                size.get(name, ""),
+                f"**{found['one_item'][name]['ratio']:.2f}**",
+                f"**{found['batches'][name]['ratio']:.2f}**",
+            )
+            for name, title in NAMES.items()
+        ],
     )
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from benchmarks.catalog import BENCHMARKS
 from benchmarks.timing import RESULTS
-from peppermill.plumbing.files import write_atomically
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "benchmarks.md"
 
@@ -21,12 +20,12 @@ What PEP costs, each figure a ratio within one run, because machines are noisy a
 
 
 def main() -> None:
-    write_atomically(PAGE, page(RESULTS))
+    PAGE.write_text(page(RESULTS))
     print("wrote docs/benchmarks.md")
 
 
 def page(results: Path) -> str:
-    """The opening, and a section for each result that is there."""
+    """The opening, and a section for each result."""
     return "\n".join([OPENING] + [section(name, path) for name in BENCHMARKS for path in results_of(name, results)])
 
 
@@ -36,7 +35,7 @@ def results_of(name: str, results: Path) -> list[Path]:
 
 
 def section(name: str, path: Path) -> str:
-    """What the benchmark's own file says of its result."""
+    """The section that the file of the benchmark writes about its result."""
     text: str = import_module(f"benchmarks.{name}").section(json.loads(path.read_text()))
     return text
 

@@ -13,22 +13,22 @@ import torch
 from torch import Tensor
 
 import peppermill as pm
-import peppermill.demo
-from benchmarks.timing import where, write_result
-from peppermill.curvature.prediction import Carried, carried_by
+from benchmarks.timing import table_section, where, write_result
 
 SEED, MISLABELLED = 0, 0.01
 
 
 def main() -> None:
-    model, (validation, (images, labels)) = peppermill.demo.network(), peppermill.demo.data()
+    model, (validation, (images, labels)) = pm.demo.network(), pm.demo.data()
     pep = pm.fit(model, validation, noise=pm.Noise(seed=SEED))
     flipped, wrong = mislabelled(labels)
     as_they_are = shares(pep, images, labels)
     with_mistakes = shares(pep, images, flipped)
     effects = pep.item_effects((images, flipped))
     share = float(effects[wrong].sum() / effects.sum())
-    with_mistakes["carried"].append(vars(Carried("that were mislabelled", float(wrong.double().mean()), share)))
+    with_mistakes["carried"].append(
+        {"who": "that were mislabelled", "fraction": float(wrong.double().mean()), "share": share}
+    )
     write_result(
         "item_effects", {"sigma": pep.sigma, "as_they_are": as_they_are, "with_mislabelled": with_mistakes}, SEED
     )
@@ -36,7 +36,7 @@ def main() -> None:
 
 def shares(pep: pm.PepEnsemble, images: Tensor, labels: Tensor) -> dict[str, Any]:
     effects = pep.item_effects((images, labels))
-    carried = carried_by(effects, pm.predict(pep.model, (images, labels)))
+    carried = pm.carried_by(effects, pm.predict(pep.model, (images, labels)))
     return {
         "items": len(labels),
         "mean_effect": float(effects.mean()),
@@ -58,26 +58,19 @@ def mislabelled(labels: Tensor) -> tuple[Tensor, Tensor]:
 
 def section(found: dict[str, Any]) -> str:
     kinds = {"as_they_are": "as they are", "with_mislabelled": "one label in a hundred wrong"}
-    table = [
-        f"| {name} | the {100 * part['fraction']:.3g} % {part['who']} | {100 * part['share']:.0f} % |"
-        for kind, name in kinds.items()
-        for part in found[kind]["carried"]
-    ]
     plain = found["as_they_are"]
-    return "\n".join(
+    return table_section(
+        "Who carries the effect",
+        f"The demo network at sigma = {found['sigma']:.4f} on {plain['items']:,} test images: the effect on the "
+        f"mean log-likelihood is {plain['mean_effect']:.4f}; {100 * plain['helped']:.0f} % of the items gain, "
+        f"{plain['mean_effect_of_helped']:.2f} each, and {100 * plain['hurt']:.0f} % lose, "
+        f"{-plain['mean_effect_of_hurt']:.2f} each. `python -m benchmarks.item_effects`; {where(found)}.",
+        ("labels", "items", "share of the effect"),
         [
-            "## Who carries the effect",
-            "",
-            f"The demo network at sigma = {found['sigma']:.4f} on {plain['items']:,} test images: the effect on the "
-            f"mean log-likelihood is {plain['mean_effect']:.4f}; {100 * plain['helped']:.0f} % of the items gain, "
-            f"{plain['mean_effect_of_helped']:.2f} each, and {100 * plain['hurt']:.0f} % lose, "
-            f"{-plain['mean_effect_of_hurt']:.2f} each. `python -m benchmarks.item_effects`; {where(found)}.",
-            "",
-            "| labels | items | share of the effect |",
-            "|---|---|---|",
-            *table,
-            "",
-        ]
+            (name, f"the {100 * part['fraction']:.3g} % {part['who']}", f"{100 * part['share']:.0f} %")
+            for kind, name in kinds.items()
+            for part in found[kind]["carried"]
+        ],
     )
 
 

@@ -10,12 +10,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 import peppermill as pm
-import peppermill.demo
-from benchmarks.timing import where, write_result
-from peppermill.curvature.prediction import compare_effects
+from benchmarks.timing import table_section, where, write_result
 
 STEPS = (0.0001, 0.0003, 0.001, 0.003)
 ITEMS, PROBES, MEMBERS = 500, 32, 64
@@ -34,12 +32,12 @@ KINDS = {"ReLU, max pooling": (nn.ReLU, nn.MaxPool2d), "tanh, average pooling": 
 
 def rates(model: nn.Module) -> list[dict[str, float]]:
     """One row for each step, every rate divided by the number of items."""
-    images, labels = peppermill.demo.validation()
+    images, labels = pm.demo.validation()
     data = images[:ITEMS], labels[:ITEMS]
     rows = []
     for step in STEPS:
         found = pm.local_analysis(model, data, probes=PROBES, step=step, seed=SEED)
-        (point,) = compare_effects(found, model, data, [step], size=MEMBERS, seed=SEED)
+        (point,) = pm.compare_effects(found, model, data, [step], size=MEMBERS, seed=SEED)
         numbers = {
             "from_derivatives": found.rate_from_traces,
             "from_derivatives_error": found.laplacian_error,
@@ -57,7 +55,7 @@ def rates(model: nn.Module) -> list[dict[str, float]]:
 def trained(bend: type[nn.Module], pool: type[nn.Module]) -> nn.Module:
     """The demo's layers with another bend and another pooling, trained on the 5,000 embedded test images."""
     torch.manual_seed(SEED)
-    images, labels = peppermill.demo.test()
+    images, labels = pm.demo.test()
     model = nn.Sequential(
         *(nn.Conv2d(1, 16, 5, stride=2, padding=1), bend(), nn.BatchNorm2d(16)),
         *(nn.Conv2d(16, 32, 3), bend(), nn.BatchNorm2d(32), pool(2), nn.Flatten()),
@@ -66,42 +64,27 @@ def trained(bend: type[nn.Module], pool: type[nn.Module]) -> nn.Module:
     optimizer = torch.optim.Adam(model.parameters(), lr=RATE)
     for _ in range(EPOCHS):
         for chosen in torch.randperm(len(labels)).split(BATCH):
-            _step(model, optimizer, images[chosen], labels[chosen])
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(images[chosen]), labels[chosen]).backward()
+            optimizer.step()
     return model.eval()
 
 
-def _step(model: nn.Module, optimizer: torch.optim.Optimizer, images: Tensor, labels: Tensor) -> None:
-    optimizer.zero_grad()
-    nn.functional.cross_entropy(model(images), labels).backward()
-    optimizer.step()
-
-
 def section(found: dict[str, Any]) -> str:
-    table = [
-        f"| {network} | {row['step']:g} | {_pair(row, 'from_derivatives')} | {_pair(row, 'from_steps')} "
-        f"| {_pair(row, 'measured')} |"
-        for network, rows in found["networks"].items()
-        for row in rows
-    ]
-    return "\n".join(
+    columns = ("from_derivatives", "from_steps", "measured")
+    return table_section(
+        "What derivatives miss",
+        f"The effect rate per item of two networks trained alike, on {found['items']} images: from derivatives "
+        f"(eq. 20, {found['probes']} probes), from steps of length h (eq. 15), and measured on an ensemble of "
+        f"{found['members']} members at sigma = h. A network with kinks has curvature that no derivative sees. "
+        f"`python -m benchmarks.kinks`; {where(found)}.",
+        ("network", "h", "from derivatives", "from steps", "measured"),
         [
-            "## What derivatives miss",
-            "",
-            f"The effect rate per item of two networks trained alike, on {found['items']} images: from derivatives "
-            f"(eq. 20, {found['probes']} probes), from steps of length h (eq. 15), and as an ensemble of "
-            f"{found['members']} members at sigma = h has it. A network with kinks has curvature that no derivative "
-            f"sees. `python -m benchmarks.kinks`; {where(found)}.",
-            "",
-            "| network | h | from derivatives | from steps | measured |",
-            "|---|---|---|---|---|",
-            *table,
-            "",
-        ]
+            (network, f"{row['step']:g}", *(f"{row[name]:.0f} ± {row[f'{name}_error']:.0f}" for name in columns))
+            for network, rows in found["networks"].items()
+            for row in rows
+        ],
     )
-
-
-def _pair(row: dict[str, float], name: str) -> str:
-    return f"{row[name]:.0f} ± {row[f'{name}_error']:.0f}"
 
 
 if __name__ == "__main__":

@@ -22,9 +22,8 @@ import torch
 from torch import Tensor, nn
 
 import peppermill as pm
-import peppermill.demo
 from benchmarks.rivals import LAPLACE_ITEMS, SIZE, Job, Rivals, versions_of_peers
-from benchmarks.timing import clock_name, in_turns, peak_bytes, ratio, where, write_result
+from benchmarks.timing import clock_name, in_turns, peak_bytes, ratio, table_section, where, write_result
 
 ITEMS, BATCH = 2000, 250  # of the embedded test images
 TUNING_ITEMS, AUTHORS_ROUNDS = 1000, 20  # values of sigma that the authors' procedure looks at
@@ -51,8 +50,8 @@ def main() -> None:
 
 def measure(device: str, items: int, rounds: int) -> dict[str, Any]:
     """Every time, in seconds and as a multiple of ours."""
-    images, labels = (part[:items].to(device) for part in peppermill.demo.test())
-    rivals = Rivals(peppermill.demo.network().to(device), images, labels)
+    images, labels = (part[:items].to(device) for part in pm.demo.test())
+    rivals = Rivals(pm.demo.network().to(device), images, labels)
     batches, one = list(images.split(BATCH)), [images[:1]] * CALLS
     prepared = preparing(rivals, device)
     return {
@@ -90,7 +89,7 @@ def preparing(rivals: Rivals, device: str) -> dict[str, float]:
 
 def tuning(model: nn.Module, items: int) -> dict[str, Job]:
     """Finding sigma: ours, and as the authors did it, on the same items and with the same m."""
-    data = tuple(part[:items] for part in peppermill.demo.validation())
+    data = tuple(part[:items] for part in pm.demo.validation())
 
     def authors() -> list[float]:
         return [_log_likelihood(model, items, 0.002 * (k + 1)) for k in range(AUTHORS_ROUNDS)]
@@ -104,7 +103,7 @@ def tuning(model: nn.Module, items: int) -> dict[str, Job]:
 @torch.no_grad()
 def _log_likelihood(model: nn.Module, items: int, sigma: float) -> float:
     """At one sigma: the images are read, and each member is a network that is set up and run over them."""
-    images, labels = (part[:items] for part in peppermill.demo.validation())
+    images, labels = (part[:items] for part in pm.demo.validation())
     device, total = next(model.parameters()).device, torch.zeros(())
     for member in range(SIZE):
         network, generator = copy.deepcopy(model), torch.Generator().manual_seed(member)
@@ -167,30 +166,23 @@ NAMES = {
 def section(found: dict[str, Any]) -> str:
     versions = ", ".join(f"{name} {number}" for name, number in found["peers"].items()) or "No peer was installed"
     command = found["provenance"]["command"].replace(".py", "")
-    return "\n".join(
-        [
-            f"## Beside others, on a {'GPU' if 'gpu' in found['provenance']['hardware'] else 'CPU'}",
-            "",
-            f"The demo network, m = {found['size']}: {found['items']:,} images in batches of {found['batch']}, and one "
-            f"image at a time. Times as multiples of peppermill's own ({found['clock']}): **above 1 peppermill is "
-            f"faster**, below 1 the other. Memory is the peak beyond a plain pass, in copies of the weights. Our "
-            f"probabilities and the copies' differ by at most {found['largest_difference_from_copies']:.0e}. "
-            f"{versions}. `python -m benchmarks.{command}`; {where(found)}.",
-            "",
-            f"| what | batches of {found['batch']} | one image | memory |",
-            "|---|---|---|---|",
-            *(_row(name, title, found) for name, title in NAMES.items() if name in found["predicting"]),
-            "",
-            *_words(found),
-            "",
-        ]
+    table = table_section(
+        f"Beside others, on a {'GPU' if 'gpu' in found['provenance']['hardware'] else 'CPU'}",
+        f"The demo network, m = {found['size']}: {found['items']:,} images in batches of {found['batch']}, and one "
+        f"image at a time. Times as multiples of peppermill's own ({found['clock']}): **above 1 peppermill is "
+        f"faster**, below 1 the other. Memory is the peak beyond a plain pass, in copies of the weights. Our "
+        f"probabilities and the copies' differ by at most {found['largest_difference_from_copies']:.0e}. "
+        f"{versions}. `python -m benchmarks.{command}`; {where(found)}.",
+        ("what", f"batches of {found['batch']}", "one image", "memory"),
+        [_row(name, title, found) for name, title in NAMES.items() if name in found["predicting"]],
     )
+    return "\n".join([table, *_words(found), ""])
 
 
-def _row(name: str, title: str, found: dict[str, Any]) -> str:
+def _row(name: str, title: str, found: dict[str, Any]) -> tuple[str, str, str, str]:
     memory = f"{found['memory'][name]:.1f}" if name in found["memory"] else ""
     one = f"**{found['one_item'][name]['ratio']:.2f}**" if name in found["one_item"] else ""
-    return f"| {title} | **{found['predicting'][name]['ratio']:.2f}** | {one} | {memory} |"
+    return title, f"**{found['predicting'][name]['ratio']:.2f}**", one, memory
 
 
 def _words(found: dict[str, Any]) -> list[str]:

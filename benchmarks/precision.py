@@ -9,21 +9,20 @@ import argparse
 from typing import Any
 
 import torch
-from peppermill.engines.members import PRECISIONS
 
 import peppermill as pm
-import peppermill.demo
-from benchmarks.timing import where, write_result
+from benchmarks.timing import table_section, where, write_result
 
 SIZE, SEED = 10, 0
+PRECISIONS = ("bfloat16", "float16")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--items", type=int, default=5000, help="validation and test items, each")
     items = parser.parse_args().items
-    model = peppermill.demo.network()
-    validation, test = ((images[:items], labels[:items]) for images, labels in peppermill.demo.data())
+    model = pm.demo.network()
+    validation, test = ((images[:items], labels[:items]) for images, labels in pm.demo.data())
     plain = pm.predict(model, test)
     exact = pm.fit(model, validation, size=SIZE, noise=pm.Noise(seed=SEED))
     found = {name or "float32": measured(exact, validation, test, name) for name in (None, *PRECISIONS)}
@@ -34,10 +33,6 @@ def main() -> None:
         {"size": SIZE, "items": items, "network_nll": float(-plain.log_likelihoods.mean()), "precisions": found},
         SEED,
     )
-    for name, row in found.items():
-        print(
-            f"{name}: sigma {row['sigma']:.5f}, test NLL {row['nll']:.5f}, same sigma {row['nll_at_float32_sigma']:.5f}"
-        )
 
 
 @torch.no_grad()
@@ -56,24 +51,21 @@ def measured(exact: pm.PepEnsemble, validation: Any, test: Any, precision: str |
 
 
 def section(found: dict[str, Any]) -> str:
-    """The words of the page."""
-    table = [
-        f"| {name} | {row['sigma']:.4f} | {row['nll']:.5f} | {row['nll_change']:+.5f} "
-        f"| {row['nll_at_float32_sigma']:.5f} |"
-        for name, row in found["precisions"].items()
-    ]
-    return "\n".join(
+    return table_section(
+        "Low precision",
+        f"PEP on the demo network, m = {found['size']}, {found['items']:,} items to tune on and to test on; the "
+        f"network alone has NLL {found['network_nll']:.5f}. `python -m benchmarks.precision`; {where(found)}.",
+        ("network computes in", "σ* of a fit in this type", "test NLL", "change", "NLL with the σ* of float32"),
         [
-            "## Low precision",
-            "",
-            f"PEP on the demo network, m = {found['size']}, {found['items']:,} items to tune on and to test on; the "
-            f"network alone has NLL {found['network_nll']:.5f}. `python -m benchmarks.precision`; {where(found)}.",
-            "",
-            "| network computes in | σ* found so | test NLL | change | NLL with σ* found in float32 |",
-            "|---|---|---|---|---|",
-            *table,
-            "",
-        ]
+            (
+                name,
+                f"{row['sigma']:.4f}",
+                f"{row['nll']:.5f}",
+                f"{row['nll_change']:+.5f}",
+                f"{row['nll_at_float32_sigma']:.5f}",
+            )
+            for name, row in found["precisions"].items()
+        ],
     )
 
 

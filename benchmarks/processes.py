@@ -17,8 +17,7 @@ import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
 
 import peppermill as pm
-import peppermill.demo
-from benchmarks.timing import median_ratio, where, write_result
+from benchmarks.timing import median_ratio, table_section, where, write_result
 
 PROCESSES, SIZE, BATCH, ROUNDS = 2, 10, 250, 5
 
@@ -45,7 +44,7 @@ def _measure(rank: int, folder: str, rounds: int) -> None:
     """One process: the first alone while the others wait, then all together."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=PROCESSES)
-    model, (validation, _) = peppermill.demo.network(), peppermill.demo.data()
+    model, (validation, _) = pm.demo.network(), pm.demo.data()
 
     def fit() -> Any:
         return pm.fit(model, validation, size=SIZE, batch_size=BATCH, temperature=True)
@@ -65,22 +64,15 @@ def _measure(rank: int, folder: str, rounds: int) -> None:
 
 
 def section(found: dict[str, Any]) -> str:
-    """The words of the page."""
     fit = found["fit_demo"]
-    return "\n".join(
-        [
-            "## A second process",
-            "",
-            f"`fit(temperature=True)` on the demo's 5,000 images, m = {found['size']}, batches of {found['batch']}: "
-            f"one process with one thread, against {found['processes']} processes with one thread each; the median of "
-            f"{fit['rounds']:.0f} rounds. Starting the processes took {found['start_seconds']:.1f} s more, once. "
-            f"`python -m benchmarks.processes`; {where(found)}.",
-            "",
-            "| one process | two processes | times faster | aim at least |",
-            "|---|---|---|---|",
-            f"| {fit['first_seconds']:.2f} s | {fit['second_seconds']:.2f} s | **{fit['ratio']:.2f}** | 1.7 |",
-            "",
-        ]
+    return table_section(
+        "A second process",
+        f"`fit(temperature=True)` on the demo's 5,000 images, m = {found['size']}, batches of {found['batch']}: "
+        f"one process with one thread, against {found['processes']} processes with one thread each; the median of "
+        f"{fit['rounds']:.0f} rounds. Starting the processes took {found['start_seconds']:.1f} s more, once. "
+        f"`python -m benchmarks.processes`; {where(found)}.",
+        ("one process", "two processes", "times faster", "aim at least"),
+        [(f"{fit['first_seconds']:.2f} s", f"{fit['second_seconds']:.2f} s", f"**{fit['ratio']:.2f}**", "1.7")],
     )
 
 

@@ -14,11 +14,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import peppermill as pm
-from peppermill.data import Batches
-from peppermill.noise import Noise
-from peppermill.parameters import select
-from peppermill.recipe import Recipe, fingerprint
-from peppermill.tuning.result import Evaluation, SigmaSearch
+from benchmarks.networks import ensemble_at
 
 SIZE, SIGMA = 10, 0.02  # the paper's m at test; time does not depend on sigma
 LAPLACE_ITEMS = 40  # on which laplace-torch is fitted: they change the time of fitting, not that of predicting
@@ -54,16 +50,13 @@ class Rivals:
 
     def member_after_member(self, batches: list[Tensor]) -> Job:
         """One member over all batches, then the next, as `evaluate` and `fit` run them."""
-        data = Batches([(images, self.labels[: len(images)]) for images in batches], self.model)
+        data = [(images, self.labels[: len(images)]) for images in batches]
         return partial(self.ensemble("kernels").predict_items, data)
 
     @cache  # noqa: B019  (one object lives as long as the process)
     def ensemble(self, parameters: str) -> pm.PepEnsemble:
         """At a sigma of our choice, without a search."""
-        search = SigmaSearch((Evaluation(SIGMA, 0.0, 1.0, 0.0),), SIGMA, SIGMA, 1, False)
-        selected, own = tuple(select(self.model, parameters)), fingerprint(self.model)
-        recipe = Recipe(SIGMA, SIZE, Noise(), parameters, selected, pm.Categorical(), 1.0, search, own)
-        return pm.PepEnsemble(self.model, recipe)
+        return ensemble_at(self.model, (self.images, self.labels), SIGMA, SIZE, parameters=parameters)
 
     @cached_property
     def copies(self) -> list[nn.Module]:

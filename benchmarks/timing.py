@@ -1,24 +1,23 @@
-"""How the benchmarks measure: rivals take turns, so that a noisy machine is noisy for both."""
+"""How the benchmarks measure and what they write. Rivals take turns, so that a noisy machine is noisy for both."""
 
 from __future__ import annotations
 
 import json
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from peppermill.plumbing.files import write_atomically
-from peppermill.report.provenance import provenance
+import peppermill as pm
 
 RESULTS = Path(__file__).resolve().parent.parent / "results" / "bench"
 
 
 def median_ratio(first: Callable[[], Any], second: Callable[[], Any], rounds: int = 7) -> dict[str, float]:
-    """Seconds of both, and the median over rounds of first / second; one round of each warms up."""
+    """Seconds of both, and the median over rounds of first / second, after one round to warm up."""
     first(), second()
     pairs = [(_seconds(first), _seconds(second)) for _ in range(rounds)]
     ratios = sorted(a / b for a, b in pairs)
@@ -44,7 +43,7 @@ def in_turns(jobs: Mapping[str, Callable[[], Any]], device: str, rounds: int) ->
 
 
 def clock(device: str) -> float:
-    """Time on the CPU is counted by process, because the machine may be shared; a GPU is waited for."""
+    """CPU time of the process on a CPU, which others may share; on a GPU, the time after it has finished its work."""
     if device == "cpu":
         return time.process_time()
     torch.cuda.synchronize()
@@ -70,8 +69,8 @@ def peak_bytes() -> float:
 
 def write_result(name: str, content: Mapping[str, Any], seed: int = 0) -> None:
     """results/bench/NAME.json, with versions, hardware, seed, commit and command."""
-    text = json.dumps({**content, "provenance": provenance(seed)}, indent=1, allow_nan=False)
-    write_atomically(RESULTS / f"{name}.json", text + "\n")
+    text = json.dumps({**content, "provenance": pm.provenance(seed)}, indent=1, allow_nan=False)
+    (RESULTS / f"{name}.json").write_text(text + "\n")
     print(f"wrote results/bench/{name}.json")
 
 
@@ -80,6 +79,12 @@ def where(found: Mapping[str, Any]) -> str:
     p = found["provenance"]
     hardware = p["hardware"].get("gpu") or f"{p['hardware']['processor']}, {p['hardware']['threads']} threads"
     return f"{hardware}, torch {p['versions']['torch']}, commit {p['commit']}"
+
+
+def table_section(title: str, text: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A section of the page: a title, a paragraph and a table."""
+    lines = [f"| {' | '.join(row)} |" for row in (columns, *rows)]
+    return "\n".join([f"## {title}", "", text, "", lines[0], "|---" * len(columns) + "|", *lines[1:], ""])
 
 
 def _seconds(job: Callable[[], Any]) -> float:

@@ -8,19 +8,13 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from peppermill.paper.machine import Machine
-from peppermill.paper.rows import EPOCHS, ROWS, SEEDS, row_data
-from peppermill.paper.stacked import unstack
-from peppermill.paper.trainer import Schedule
-from peppermill.paper.training import train_together
-from peppermill.sources.small_images import VARIABLE, data
+from benchmarks.networks import ResNet
 
 FOLDER = Path(__file__).resolve().parent.parent / ".local" / "trained"
 IMAGES = {"mnist-mlp": 50_000, "mnist-cnn": 12_000, "fashion-mnist": 12_000, "cifar10": 20_000, "cifar100": 20_000}
@@ -33,69 +27,37 @@ Trained = tuple[nn.Module, tuple[Tensor, Tensor]]
 
 def table2(name: str) -> Trained:
     """The network of a row of Table 2, seed 17, and the row's validation images."""
-    row = ROWS[name]
+    from experiments.settings import EPOCHS, ROWS, SEEDS  # here, because the page imports this file and needs no data
+    from experiments.table2.small_networks import NETWORKS
+    from experiments.table2.training import Schedule, train
+    from experiments.table2.work import row_data
+
+    row, file = ROWS[name], FOLDER / f"{name}-seed{SEEDS[0]}.safetensors"
     found = row_data(row, None, "cpu")
-    network, count = row.build(), IMAGES[name]
-    trained = train_together(
-        network,
-        found.train.images[:count],
-        found.train.labels[:count],
-        SEEDS[:1],
-        Schedule((row.learning_rate,) * EPOCHS),
-        Machine(),
-        checkpoint=FOLDER / f"{name}.safetensors",
-        settings={"row": name},
-        say=lambda text: print(f"{name}: {text}", flush=True),
-    )
-    return unstack(row.build(), trained.state, 0), (found.validation.images, found.validation.labels)
+    network = NETWORKS[row.network](row.classes, False)
+    if not file.exists():
+        images, labels = (part[: IMAGES[name]] for part in found.train)
+        schedule = Schedule((row.learning_rate,) * EPOCHS)
+        (trained,) = train(
+            lambda: NETWORKS[row.network](row.classes, False), images, labels, SEEDS[:1], schedule, print
+        )
+        FOLDER.mkdir(parents=True, exist_ok=True)
+        save_file({key: value.contiguous() for key, value in trained.states[EPOCHS].items()}, file)
+    network.load_state_dict(load_file(file))
+    return network.eval(), found.validation
 
 
 def resnet56(images: int = 1000) -> Trained:
     """ResNet-56 on CIFAR-10 and images of the test set: its training saw all others."""
-    state = _state(Path(os.environ[VARIABLE]) / RESNET_FILE)
+    from experiments.image_sets import read_image_set
+
+    file = Path(os.environ["PEPPERMILL_DATA"]) / RESNET_FILE
+    published = torch.load(file, map_location="cpu", weights_only=True)["state_dict"]
     network = ResNet(blocks=9)
-    network.load_state_dict(state)
-    inputs, labels = data("cifar10", "test")
-    normal = (inputs[:images] - torch.tensor(MEAN)[:, None, None]) / torch.tensor(DEVIATION)[:, None, None]
-    return network.eval(), (normal, labels[:images])
-
-
-class ResNet(nn.Module):
-    """A ResNet of 6 n + 2 layers for 32x32 images (He et al., 2016), under the names of the published weights."""
-
-    def __init__(self, blocks: int) -> None:
-        super().__init__()
-        self.conv1, self.bn1 = nn.Conv2d(3, 16, 3, 1, 1, bias=False), nn.BatchNorm2d(16)
-        self.layer1, self.layer2, self.layer3 = (
-            nn.Sequential(*(Block(width if k else before, width) for k in range(blocks)))
-            for before, width in ((16, 16), (16, 32), (32, 64))
-        )
-        self.linear = nn.Linear(64, 10)
-
-    def forward(self, images: Tensor) -> Tensor:
-        value = torch.relu(self.bn1(self.conv1(images)))
-        value = self.layer3(self.layer2(self.layer1(value)))
-        logits: Tensor = self.linear(value.mean(dim=(2, 3)))
-        return logits
-
-
-class Block(nn.Module):
-    """Two convolutions and a shortcut without parameters."""
-
-    def __init__(self, inputs: int, outputs: int) -> None:
-        super().__init__()
-        self.stride, self.added = outputs // inputs, outputs - inputs
-        self.conv1, self.bn1 = nn.Conv2d(inputs, outputs, 3, self.stride, 1, bias=False), nn.BatchNorm2d(outputs)
-        self.conv2, self.bn2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False), nn.BatchNorm2d(outputs)
-
-    def forward(self, value: Tensor) -> Tensor:
-        skip = nn.functional.pad(value[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0) + 2 * (self.added // 2,))
-        return torch.relu(self.bn2(self.conv2(torch.relu(self.bn1(self.conv1(value))))) + skip)
-
-
-def _state(path: Path) -> Mapping[str, Any]:
-    published = torch.load(path, map_location="cpu", weights_only=True)["state_dict"]
-    return {name.removeprefix("module."): value for name, value in published.items()}
+    network.load_state_dict({name.removeprefix("module."): value for name, value in published.items()})
+    inputs, labels = (part[:images] for part in read_image_set("cifar10").test)
+    normal = (inputs / 255 - torch.tensor(MEAN)[:, None, None]) / torch.tensor(DEVIATION)[:, None, None]
+    return network.eval(), (normal, labels)
 
 
 def main() -> None:
