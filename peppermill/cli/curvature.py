@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.table import Table
@@ -14,6 +14,7 @@ from peppermill.curvature.prediction import Carried, EffectPoint, carried_by, co
 from peppermill.predictions import predict
 from peppermill.report import figures
 from peppermill.report.provenance import provenance
+from peppermill.report.record import curvature_panel
 from peppermill.report.run import Run
 
 EXAMPLES = (
@@ -48,18 +49,10 @@ def command(
     grid = options.numbers(sigmas, "--sigmas") if sigmas else [upper * step for step in GRID]
     points = compare_effects(analysis, network, labelled, grid, **options.arguments_of(compare_effects, context))
     carried = carried_by(analysis.item_rates, predict(network, labelled, likelihood=likelihood))
-
-    def show_results() -> None:
-        _show_analysis(analysis)
-        _show_effects(points, analysis)
-        for part in carried:
-            rate = f"carry {100 * part.share:.0f} % of the effect rate"
-            say(f"the {100 * part.fraction:.1f} % of items {part.who} {rate}")
-
-    title, panel = f"curvature of {model} on {data}", _panel(analysis, points, carried)
+    title, panel = f"curvature of {model} on {data}", curvature_panel(analysis, points, carried)
     settings = options.settings(context, "model", "data", "probes", "size", "parameters")
     deliver(
-        show_results,
+        lambda: _show(analysis, points, carried),
         out,
         lambda: Run(title, settings, (), provenance=provenance(seed, network), curvature=panel),
         picture,
@@ -67,7 +60,8 @@ def command(
     )
 
 
-def _show_analysis(found: LocalAnalysis) -> None:
+def _show(found: LocalAnalysis, points: tuple[EffectPoint, ...], carried: tuple[Carried, ...]) -> None:
+    upper = found.believable_range[1]
     table = Table("quantity", "sum over items", "standard error", "per item")
     for name, value, error in (
         ("Laplacian of the log-likelihood", found.laplacian, found.laplacian_error),
@@ -80,31 +74,17 @@ def _show_analysis(found: LocalAnalysis) -> None:
     show(table)
     say(
         f"{found.items:,} items, {found.dimensions:,} perturbed numbers, {found.probes} probes; the prediction is "
-        f"believable up to sigma = {found.believable_range[1]:.3g}"
+        f"believable up to sigma = {upper:.3g}"
     )
-
-
-def _show_effects(points: tuple[EffectPoint, ...], found: LocalAnalysis) -> None:
     table = Table("sigma", "predicted B_sigma", "measured L(sigma) - L(0)", "believable")
     for p in points:
         table.add_row(
             f"{p.sigma:.4g}",
             f"{p.predicted:.4g} ± {p.predicted_error:.2g}",
             f"{p.measured:.4g} ± {p.measured_error:.2g}",
-            "yes" if p.sigma <= found.believable_range[1] * (1 + 1e-9) else "no",
+            "yes" if p.sigma <= upper * (1 + 1e-9) else "no",
         )
     show(table)
-
-
-def _panel(found: LocalAnalysis, points: tuple[EffectPoint, ...], carried: tuple[Carried, ...]) -> dict[str, Any]:
-    """The numbers of the report's panel; without the rate of each item, which would fill the file."""
-    numbers = {name: value for name, value in vars(found).items() if name != "item_rates"}
-    columns = ("predicted", "predicted_error", "measured", "measured_error")
-    return {
-        **numbers,
-        "rate_from_traces": found.rate_from_traces,
-        "believable_range": found.believable_range,
-        "sigmas": [point.sigma for point in points],
-        **{name: [getattr(point, name) for point in points] for name in columns},
-        "carried": carried,
-    }
+    for part in carried:
+        fraction, share = 100 * part.fraction, 100 * part.share
+        say(f"the {fraction:.1f} % of items {part.who} carry {share:.0f} % of the effect rate")

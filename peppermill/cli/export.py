@@ -37,7 +37,12 @@ def command(
     format_of(out)
     if (example is None) == (shape is None):
         raise ValueError("give either `--example DATA` or `--shape 3,224,224`, to say what the network's inputs are.")
-    inputs: Any = _random_inputs(shape) if shape else None
+    inputs: Any = None
+    if shape:
+        numbers = options.numbers(shape, "--shape")
+        if any(number < 1 or number != int(number) for number in numbers):
+            raise ValueError(f"`--shape {shape}` must be whole numbers separated by commas, as in 3,224,224.")
+        inputs = torch.randn(2, *map(int, numbers), generator=torch.Generator().manual_seed(0))
     source = options.source(model, weights, device)
     if example:
         labelled = which_items.labelled(example, source)
@@ -47,10 +52,3 @@ def command(
     ensemble.export(out, inputs)
     members = ensemble.size if ensemble.sigma else 1
     say(f"wrote {out}: {members} member{'s' * (members > 1)}, {out.stat().st_size / 1e6:.1f} MB")
-
-
-def _random_inputs(shape: str) -> torch.Tensor:
-    numbers = options.numbers(shape, "--shape")
-    if any(number < 1 or number != int(number) for number in numbers):
-        raise ValueError(f"`--shape {shape}` must be whole numbers separated by commas, as in 3,224,224.")
-    return torch.randn(2, *map(int, numbers), generator=torch.Generator().manual_seed(0))

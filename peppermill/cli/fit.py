@@ -67,20 +67,16 @@ def command(
         return
     pep = PepEnsemble(pep.model, replace(pep.recipe, split=split))
     pep.save(out)
-    _say_what_was_found(pep, temperature)
+    count, best, passes = pep.search.items, pep.search.best, pep.search.passes or 0.0
+    found = best.tempered_log_likelihood if temperature else best.log_likelihood
+    with_temperature = f", T = {pep.temperature:.4g}" if temperature else ""
+    drawn = f" drawn from {split.items:,}" if split else ""
+    say(
+        f"sigma = {pep.sigma:.4g}{with_temperature}, found with {len(pep.search.evaluations)} values of sigma on "
+        f"{count:,} items{drawn} and {passes:.1f} forward passes ({passes / size:.1f} of all {size} members)"
+    )
+    say(f"validation NLL {-pep.search.baseline.log_likelihood / count:.4f} -> {-found / count:.4f}")
     say(f"wrote {out} ({out.stat().st_size:,} bytes). Next:")
     with_weights = f" --weights {weights}" if weights else ""
     tested = shlex.quote(data) if split else "TEST-DATA"
     say(f"peppermill evaluate {shlex.quote(model)} {tested}{with_weights} --pep {out}")
-
-
-def _say_what_was_found(pep: PepEnsemble, temperature: bool) -> None:
-    count, base, best, passes = pep.search.items, pep.search.baseline, pep.search.best, pep.search.passes or 0.0
-    found = best.tempered_log_likelihood if temperature else best.log_likelihood
-    with_temperature = f", T = {pep.temperature:.4g}" if temperature else ""
-    drawn = f" drawn from {pep.recipe.split.items:,}" if pep.recipe.split else ""
-    say(
-        f"sigma = {pep.sigma:.4g}{with_temperature}, found with {len(pep.search.evaluations)} values of sigma on "
-        f"{count:,} items{drawn} and {passes:.1f} forward passes ({passes / pep.size:.1f} of all {pep.size} members)"
-    )
-    say(f"validation NLL {-base.log_likelihood / count:.4f} -> {-found / count:.4f}")

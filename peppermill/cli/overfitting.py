@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.table import Table
@@ -13,6 +13,7 @@ from peppermill.cli.console import deliver, refuse_outputs, say, show
 from peppermill.evaluation.overfitting import NAMES, OverfittingProbe, probe_overfitting
 from peppermill.report import figures
 from peppermill.report.provenance import provenance
+from peppermill.report.record import overfitting_panel
 from peppermill.report.run import Run
 
 EXAMPLES = (
@@ -50,10 +51,11 @@ def command(
         **options.settings(context, "model", "train", "validation", "test", "parameters", "size", "probes"),
         "checkpoints": [str(path) for path in checkpoints],
     }
+    title = f"overfitting of {model}"
     deliver(
         lambda: _show(found),
         out,
-        lambda: Run(f"overfitting of {model}", settings, (), provenance=provenance(seed), overfitting=_panel(found)),
+        lambda: Run(title, settings, (), provenance=provenance(seed), overfitting=overfitting_panel(found)),
         picture,
         lambda: figures.overfitting_scatter(found),
     )
@@ -76,16 +78,3 @@ def _show(found: OverfittingProbe) -> None:
         rho = found.correlations.get(name)
         text = f"{rho.rho:+.2f}  [{rho.lower:+.2f}, {rho.upper:+.2f}]" if rho else "only one value"
         say(f"  {title:<26} {text}")
-
-
-def _panel(found: OverfittingProbe) -> dict[str, Any]:
-    """The numbers of the report's panel: each checkpoint, and the correlations with overfitting."""
-    points = [vars(p) | {"overfitting": p.overfitting, "effect": p.pep_effect} for p in found.points]
-    effect = found.correlations.get("pep_effect")
-    return {
-        "points": points,
-        "spearman": effect and effect.rho,
-        "spearman_lower": effect and effect.lower,
-        "spearman_upper": effect and effect.upper,
-        "correlations": found.correlations,
-    }

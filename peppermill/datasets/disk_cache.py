@@ -5,17 +5,19 @@ The file has no name: nobody else sees it, and it is gone when the process ends,
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 import weakref
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
-from peppermill.plumbing.files import spare_folder
+from peppermill.plumbing.files import cache_folder
 from peppermill.plumbing.nested import bytes_of, map_tensors
 
 FREE_SHARE = 1 / 10  # of the disk stays free for others
@@ -81,3 +83,18 @@ def is_worth_caching(source: Any) -> bool:
 def _memory(tensor: Tensor) -> Any:
     """The bytes of a tensor that fills its own memory."""
     return tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8).numpy().data
+
+
+def spare_folder() -> Path:
+    """Where large temporary files go: `TMPDIR` if it is set, else the cache folder.
+
+    `/tmp` is held in memory on many machines.
+    """
+    if os.environ.get("TMPDIR"):
+        return Path(tempfile.gettempdir())
+    folder = cache_folder()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return Path(tempfile.gettempdir())
+    return folder if os.access(folder, os.W_OK) else Path(tempfile.gettempdir())

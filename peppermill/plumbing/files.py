@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -51,21 +50,6 @@ def refuse_unwritable(path: str | Path | None) -> None:
 def cache_folder() -> Path:
     """Where downloads are kept: `$XDG_CACHE_HOME/peppermill`, which is `~/.cache/peppermill` for most users."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "peppermill"
-
-
-def spare_folder() -> Path:
-    """Where large temporary files go: `TMPDIR` if it is set, else the cache folder.
-
-    `/tmp` is held in memory on many machines.
-    """
-    if os.environ.get("TMPDIR"):
-        return Path(tempfile.gettempdir())
-    folder = cache_folder()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        return Path(tempfile.gettempdir())
-    return folder if os.access(folder, os.W_OK) else Path(tempfile.gettempdir())
 
 
 def read_json(path: str | Path, kind: str, newest: int) -> dict[str, Any]:
