@@ -87,8 +87,7 @@ def effects_of(network: Predictions, members: MemberPass, temperature: float = 1
     """The effects from the network's predictions and one pass of the members."""
     if network.likelihood.name == "gaussian":
         raise ValueError("`helped_and_hurt` ranks items by the probability of their class: a regression has none.")
-    labels = members.labels
-    averaged = temper(members.averaged, temperature)
+    labels, averaged = members.labels, temper(members.averaged, temperature)
     before, after = network.log_probs.argmax(dim=1), averaged.argmax(dim=1)
     likelihoods = [p.gather(1, labels[:, None]).squeeze(1).double() for p in (network.log_probs, averaged)]
     was, now = (log_likelihood.exp() for log_likelihood in likelihoods)

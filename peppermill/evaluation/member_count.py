@@ -6,10 +6,10 @@ Antithetic pairs +epsilon, -epsilon stay together, as they do in an ensemble of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import combinations
+from itertools import chain, combinations
 from math import comb
 
 import numpy as np
@@ -51,12 +51,7 @@ class SizeCurve:
 
 
 def size_curve(
-    pep: PepEnsemble,
-    data: Data | Batches,
-    *,
-    sizes: Sequence[int] | None = None,
-    level: float = 0.95,
-    seed: int = 0,
+    pep: PepEnsemble, data: Data | Batches, *, sizes: Sequence[int] | None = None, level: float = 0.95, seed: int = 0
 ) -> SizeCurve:
     """NLL against the number of members, at the cost of one prediction of the ensemble.
 
@@ -135,16 +130,12 @@ def _subsets(size: int, members: int, width: int) -> list[Subset]:
     blocks = [tuple(range(first, first + width)) for first in range(0, members - width + 1, width)]
     count, single = divmod(size, width)
     if comb(len(blocks), count) * (members - count * width if single else 1) <= SUBSETS:
-        drawn: Iterable[Sequence[Subset]] = combinations(blocks, count)
-        return [(*subset, *more) for subset in map(_flat, drawn) for more in _more(subset, members, single)]
+        every = [tuple(chain(*chosen)) for chosen in combinations(blocks, count)]
+        return [(*subset, *more) for subset in every for more in _more(subset, members, single)]
     generator = np.random.default_rng([size, members])
-    orders = (generator.permutation(len(blocks))[:count] for _ in range(SUBSETS))
-    subsets = [_flat([blocks[k] for k in order]) for order in orders]
+    orders = [generator.permutation(len(blocks))[:count] for _ in range(SUBSETS)]
+    subsets = [tuple(chain(*(blocks[k] for k in order))) for order in orders]
     return [(*subset, *generator.choice(_more(subset, members, single)).tolist()) for subset in subsets]
-
-
-def _flat(blocks: Iterable[Subset]) -> Subset:
-    return tuple(member for block in blocks for member in block)
 
 
 def _more(subset: Subset, members: int, single: int) -> list[Subset]:

@@ -5,26 +5,27 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from torch import nn
 
 from peppermill import metrics
-from peppermill import parameters as selection
 from peppermill.calibrators.temperature import best_temperature
 from peppermill.data import Batches
-from peppermill.engines import Engine, engine_named
+from peppermill.ensemble import PepEnsemble
 from peppermill.evaluation.scores import item_scores, score_named
-from peppermill.likelihood import ensemble_log_likelihoods, likelihood_named
+from peppermill.likelihood import ensemble_log_likelihoods
 from peppermill.noise import Noise
-from peppermill.parameters import Selection
 from peppermill.passes import MemberPass, Request, run_members
-from peppermill.perturbation import Perturbation
-from peppermill.plumbing.modes import as_network
 from peppermill.plumbing.progress import progress
 from peppermill.predictions import Predictions
 from peppermill.tuning.likelihood_curve import START
 from peppermill.tuning.search import grow_bracket
-from peppermill.types import Data, Likelihood
+
+if TYPE_CHECKING:
+    from peppermill.engines import Engine
+    from peppermill.parameters import Selection
+    from peppermill.types import Data, Likelihood
 
 STEPS = 20  # of the grid across the peak
 
@@ -73,7 +74,7 @@ def sweep_sigma(
     *,
     parameters: Selection = "kernels",
     size: int = 10,
-    noise: str = "gaussian",
+    noise: str | Noise = "gaussian",
     antithetic: bool = True,
     seed: int = 0,
     likelihood: str | Likelihood = "categorical",
@@ -86,24 +87,35 @@ def sweep_sigma(
 
     The options are those of `fit`, and the same seed gives the same members.
     """
-    model, chosen = as_network(model), likelihood_named(likelihood)
-    if chosen.name == "gaussian":
+    noise = noise if isinstance(noise, Noise) else Noise(noise, antithetic, seed)
+    pep = PepEnsemble.at_sigma(
+        model, 0.0, parameters=parameters, size=size, noise=noise, likelihood=likelihood, engine=engine
+    )
+    pep = pep.with_engine(engine, precision) if isinstance(engine, str) else pep
+    return sweep_ensemble(pep, data, sigmas, bins=bins, batch_size=batch_size)
+
+
+def sweep_ensemble(
+    pep: PepEnsemble, data: Data, sigmas: Sequence[float] | None, *, bins: int = metrics.BINS, batch_size: int = 500
+) -> Sweep:
+    """The sweep of an ensemble's own members, without its temperature."""
+    if pep.likelihood.name == "gaussian":
         raise ValueError("`sweep_sigma` scores classifiers: use `fit(...).search` for a Gaussian likelihood.")
     if sigmas is not None and any(not 0 <= sigma < math.inf for sigma in sigmas):
         raise ValueError(f"`sigmas={list(sigmas)}` must be sizes of noise, zero or positive, and finite.")
-    perturbation = Perturbation(selection.select(model, parameters), Noise(noise, antithetic, seed), size)
-    batches = Batches(data, model, batch_size=batch_size)
+    batches = Batches(data, pep.model, batch_size=batch_size)
     with progress("sweeping sigma") as tick:
-        request = Request(model, perturbation, chosen, engine_named(engine, precision), batches, tick)
+        request = Request(pep.model, pep.perturbation, pep.likelihood, pep.engine, batches, tick)
 
         def log_likelihood(sigma: float) -> float:
             return float(ensemble_log_likelihoods(run_members(request, sigma).member_log_likelihoods).sum())
 
         if sigmas is None:
-            upper = grow_bracket(log_likelihood, START * perturbation.scale()).upper
+            upper = grow_bracket(log_likelihood, START * pep.perturbation.scale()).upper
             sigmas = [upper * step / STEPS for step in range(1, STEPS + 1)]
-        points = [_point(run_members(request, sigma), chosen, bins) for sigma in sorted({0.0, *map(float, sigmas)})]
-    return Sweep(tuple(points), int(points[0].reliability.count.sum()), bins)
+        grid = sorted({0.0, *map(float, sigmas)})
+        points = tuple(_point(run_members(request, sigma), pep.likelihood, bins) for sigma in grid)
+    return Sweep(points, int(points[0].reliability.count.sum()), bins)
 
 
 def _point(members: MemberPass, likelihood: Likelihood, bins: int) -> SweepPoint:

@@ -20,12 +20,16 @@ from peppermill.recipe import fingerprint, versions
 
 def provenance(seed: int, network: nn.Module | None = None) -> dict[str, Any]:
     """What a reader needs to trust a number and to repeat it."""
+    program = "peppermill" if Path(sys.argv[0]).name == "__main__.py" else Path(sys.argv[0]).name
+    words = (
+        Path(word).name if Path(word).is_absolute() else word for word in sys.argv[1:]
+    )  # no folders of this machine
     return {
         "versions": {**versions(), "numpy": version("numpy"), "scipy": version("scipy")},
         "hardware": hardware(),
         "seed": seed,
         "commit": _commit(),
-        "command": _command(sys.argv),
+        "command": " ".join([program, *words]),
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "fingerprint": asdict(fingerprint(network)) if network is not None else None,
     }
@@ -42,12 +46,6 @@ def hardware() -> dict[str, Any]:
     if torch.cuda.is_available():
         found["gpu"] = torch.cuda.get_device_name()
     return found
-
-
-def _command(words: list[str]) -> str:
-    """The command line, without the folders of this machine."""
-    program = "peppermill" if Path(words[0]).name == "__main__.py" else Path(words[0]).name
-    return " ".join([program, *(Path(word).name if Path(word).is_absolute() else word for word in words[1:])])
 
 
 def _processor() -> str:

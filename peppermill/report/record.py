@@ -15,7 +15,7 @@ from peppermill.evaluation.comparison import compare_all
 from peppermill.evaluation.item_effects import effects_of, with_images
 from peppermill.evaluation.member_count import size_curve_of
 from peppermill.evaluation.scores import evaluate
-from peppermill.evaluation.sweep import Sweep, sweep_sigma
+from peppermill.evaluation.sweep import Sweep, sweep_ensemble
 from peppermill.predictions import Predictions, predict
 from peppermill.report.provenance import provenance
 from peppermill.report.run import Run, method_of
@@ -102,21 +102,8 @@ def sweep_around(pep: PepEnsemble, data: Data, *, bins: int = metrics.BINS, batc
 
     The report's slider shows it. With the validation data, it shows what the search for sigma saw.
     """
-    recipe = pep.recipe
-    return sweep_sigma(
-        pep.model,
-        data,
-        [pep.sigma * step for step in GRID] if pep.sigma else None,
-        parameters=lambda name, _: name in recipe.selected,
-        size=pep.size,
-        noise=recipe.noise.law,
-        antithetic=recipe.noise.antithetic,
-        seed=pep.seed,
-        likelihood=pep.likelihood,
-        bins=bins,
-        batch_size=batch_size,
-        engine=pep.engine,
-    )
+    sigmas = [pep.sigma * step for step in GRID] if pep.sigma else None
+    return sweep_ensemble(pep, data, sigmas, bins=bins, batch_size=batch_size)
 
 
 def fitted(predictor: Any) -> dict[str, float]:

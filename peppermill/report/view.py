@@ -66,7 +66,11 @@ def _sweep(content: Mapping[str, Any]) -> dict[str, Any] | None:
 
 def _table(content: Mapping[str, Any]) -> dict[str, Any]:
     methods = content["methods"]
-    scales = {name: _scale(name, methods) for name in methods[0]["scores"]["estimates"]}
+    scales = {}  # the range of each column's intervals
+    for name in methods[0]["scores"]["estimates"]:
+        ends = [m["scores"]["estimates"][name][key] for m in methods for key in ("lower", "value", "upper")]
+        known = [end for end in ends if end is not None] or [0.0]
+        scales[name] = min(known), max(known)
     exceptions = [table.row_of(name).title for name in scales if not table.row_of(name).lower_is_better]
     return {
         "columns": table.header(content)[1:],
@@ -111,13 +115,6 @@ def _difference(name: str, difference: Mapping[str, Any], level: float) -> dict[
         "test": difference["test"] + (f"; permutation {p_words(permutation)}" if permutation is not None else ""),
         "outcome": outcome(name, difference, level),
     }
-
-
-def _scale(name: str, methods: list[Mapping[str, Any]]) -> tuple[float, float]:
-    """What a column's intervals span."""
-    ends = [m["scores"]["estimates"][name][key] for m in methods for key in ("lower", "value", "upper")]
-    known = [end for end in ends if end is not None]
-    return (min(known), max(known)) if known else (0.0, 1.0)
 
 
 def _effects(content: Mapping[str, Any]) -> dict[str, Any] | None:
