@@ -70,11 +70,6 @@ def help_for(*gives: str) -> str:
     return ", ".join(f"{row.example} ({row.help})" for row in SOURCES if row.gives in gives)
 
 
-def table_for(*gives: str) -> str:
-    """The same as rows of a table in Markdown."""
-    return "\n".join(f"| `{row.example}` | {row.help} |" for row in SOURCES if row.gives in gives)
-
-
 def source_from(text: str, *, pretrained: bool = True) -> Source:
     """The network that `scheme:rest` names, and how its inputs are made.
 

@@ -11,6 +11,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from peppermill.plumbing.optional import reason
+
 _NO_ARCHIVE = "is no archive that `torch.export.save` wrote, or is damaged"
 
 
@@ -25,7 +27,7 @@ def read_exported(path: str) -> nn.Module:
     try:
         return torch.export.load(path).module()
     except Exception as error:
-        raise ValueError(f"{path} {_NO_ARCHIVE} ({_words(error)}).") from error
+        raise ValueError(f"{path} {_NO_ARCHIVE} ({reason(error)}).") from error
 
 
 def _refuse_objects(path: str) -> None:
@@ -48,8 +50,4 @@ def _refuse_objects(path: str) -> None:
             "export the network without them."
         ) from error
     except (zipfile.BadZipFile, ValueError, RuntimeError) as error:
-        raise ValueError(f"{path} {_NO_ARCHIVE} ({_words(error)}).") from error
-
-
-def _words(error: Exception) -> str:
-    return " ".join(str(error).split())[:300] or type(error).__name__
+        raise ValueError(f"{path} {_NO_ARCHIVE} ({reason(error)}).") from error

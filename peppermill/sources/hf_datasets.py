@@ -33,8 +33,7 @@ def data(text: str, prepare: Callable[[Any], Any] | None = None, class_names: tu
     with importing("`hf:` data need the library datasets", "datasets", "hf"):
         import datasets
     table = _table(datasets, origin, rest, options.get("config"))
-    label = _label_column(datasets, origin, table.features, options)
-    column, pictures = _input_column(datasets, origin, table.features, options, label)
+    label, column, pictures = _columns(datasets, origin, table.features, options)
     if pictures:
         table = table.cast_column(column, datasets.Image(decode=False))
         prepare = preparation(origin, options, prepare)
@@ -91,33 +90,26 @@ def _table(datasets: Any, origin: str, rest: str, config: str | None) -> Any:
     return found[split]
 
 
-def _label_column(datasets: Any, origin: str, kinds: Mapping[str, Any], options: dict[str, str]) -> str:
+def _columns(datasets: Any, origin: str, kinds: Mapping[str, Any], options: dict[str, str]) -> tuple[str, str, bool]:
+    """The column of labels, that of pictures or texts, and whether it holds pictures: by option, kind or usual name."""
+
+    def existing(name: str | None, what: str) -> str:
+        if name is None or name not in kinds:
+            why = f"there is no column {name!r}" if name else f"it is not clear which column holds the {what}"
+            raise ValueError(f"{origin}: {why}: say `?{what}=COLUMN`, one of {', '.join(kinds)}.")
+        return name
+
     classes = [name for name, kind in kinds.items() if isinstance(kind, datasets.ClassLabel)]
     usual = [name for name in LABELS if name in kinds]
     found = options.get("label") or next((name for name in usual if name in classes), None)
-    return _existing(origin, kinds, found or next(iter(classes if len(classes) == 1 else usual), None), "label")
-
-
-def _input_column(
-    datasets: Any, origin: str, kinds: Mapping[str, Any], options: dict[str, str], label: str
-) -> tuple[str, bool]:
-    """The column of pictures or of texts, and whether it holds pictures."""
+    label = existing(found or next(iter(classes if len(classes) == 1 else usual), None), "label")
     kinds = {name: kind for name, kind in kinds.items() if name != label}
     pictures = [name for name, kind in kinds.items() if isinstance(kind, datasets.Image)]
     texts = [name for name, kind in kinds.items() if getattr(kind, "dtype", None) in ("string", "large_string")]
     if "image" in options or ("text" not in options and pictures):
-        found = options.get("image") or (pictures[0] if len(pictures) == 1 else None)
-        return _existing(origin, kinds, found, "image"), True
-    usual = next((name for name in TEXTS if name in texts), None)
-    found = options.get("text") or usual or (texts[0] if len(texts) == 1 else None)
-    return _existing(origin, kinds, found, "text" if texts else "image"), False
-
-
-def _existing(origin: str, kinds: Mapping[str, Any], name: str | None, what: str) -> str:
-    if name is None or name not in kinds:
-        why = f"there is no column {name!r}" if name else f"it is not clear which column holds the {what}"
-        raise ValueError(f"{origin}: {why}: say `?{what}=COLUMN`, one of {', '.join(kinds)}.")
-    return name
+        return label, existing(options.get("image") or (pictures[0] if len(pictures) == 1 else None), "image"), True
+    named = next((name for name in TEXTS if name in texts), texts[0] if len(texts) == 1 else None)
+    return label, existing(options.get("text") or named, "text" if texts else "image"), False
 
 
 def _labels(

@@ -53,10 +53,7 @@ def source(text: str, pretrained: bool = True) -> Source:
     scale, size = sys.modules[known[name].__module__].preprocess_input, model.input_shape[1]
 
     def prepare(image: Any) -> Tensor:
-        """[height, width, 3]: the paper's bicubic resize and centre crop, then Keras' own scaling.
-
-        The shorter side becomes 256 for networks that see 224 pixels, and what the network sees for all others.
-        """
+        """[height, width, 3]: the paper's bicubic resize (to 256 for 224 pixels) and crop, then Keras' own scaling."""
         pixels = resized_by_the_paper(image.convert("RGB"), 256 if size == 224 else size, size)
         return torch.as_tensor(np.ascontiguousarray(scale(np.array(pixels, dtype=np.float32))))
 
@@ -78,16 +75,14 @@ def without_activation(keras: Any, model: Any) -> Any:
 
 def library() -> Any:
     """Keras on the torch backend: Keras reads the environment once, when it is imported."""
-    is_imported = "keras" in sys.modules
-    backend = "" if is_imported else os.environ.setdefault("KERAS_BACKEND", "torch")
-    if backend in ("", "torch"):
-        with importing("Keras models need Keras 3", "keras", "keras"):
-            import keras
-        backend = keras.backend.backend()
+    loaded = sys.modules.get("keras")
+    backend = loaded.backend.backend() if loaded else os.environ.setdefault("KERAS_BACKEND", "torch")
     if backend != "torch":
         raise ValueError(
             f"Keras is on the {backend} backend, and must be on torch's: set KERAS_BACKEND=torch in the environment."
         )
+    with importing("Keras models need Keras 3", "keras", "keras"):
+        import keras
     return keras
 
 

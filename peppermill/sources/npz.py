@@ -10,43 +10,35 @@ import zipfile
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 CURE = "`np.savez(path, x=inputs, y=labels)`"
 
-Inputs = np.ndarray | dict[str, np.ndarray]
 
-
-def data(text: str) -> tuple[Inputs, np.ndarray]:
+def data(path: str) -> Any:
     """The pair (x, y), x an array or a dict of arrays. Nothing is unpickled: a file can be from anybody."""
-    inputs, labels = _arrays(text, {"x", "y"})
-    assert labels is not None
-    return inputs, labels
+    return data_or_inputs(path, needed=("x", "y"))
 
 
-def data_or_inputs(text: str, *_: object) -> tuple[Inputs, np.ndarray] | Inputs:
+def data_or_inputs(path: str, *_: object, needed: tuple[str, ...] = ("x",)) -> Any:
     """The pair (x, y), or x alone if the file has no y."""
-    inputs, labels = _arrays(text, {"x"})
-    return inputs if labels is None else (inputs, labels)
-
-
-def _arrays(path: str, needed: set[str]) -> tuple[Inputs, np.ndarray | None]:
     if not Path(path).is_file():
         raise ValueError(f"there is no file {path}: save one with {CURE}.")
     if not zipfile.is_zipfile(path):
         raise ValueError(f"{path} is not an npz file, or is truncated: save it with {CURE}.")
     with np.load(path, allow_pickle=False) as file:
         named = [name for name in file.files if name.startswith("x.")]
-        missing = needed - set(file.files) - ({"x"} if named else set())
+        missing = set(needed) - set(file.files) - ({"x"} if named else set())
         if missing:
             raise ValueError(
                 f"{path} has no array {' and no '.join(sorted(missing))}, only {', '.join(file.files)}: save it with "
                 f"{CURE}."
             )
-        arrays = {name: _array(path, file, name) for name in named or ["x"]}
-        labels = _array(path, file, "y") if "y" in file.files else None
-    return {name.removeprefix("x."): array for name, array in arrays.items()} if named else arrays["x"], labels
+        dictionary = {name.removeprefix("x."): _array(path, file, name) for name in named}
+        inputs = dictionary or _array(path, file, "x")
+        return (inputs, _array(path, file, "y")) if "y" in file.files else inputs
 
 
 def _array(path: str, file: Mapping[str, np.ndarray], name: str) -> np.ndarray:

@@ -85,10 +85,8 @@ def refuse_unknown(scheme: str, name: str, known: Iterable[str]) -> None:
     if name in spelled.values():
         return
     near = [spelled[key] for key in difflib.get_close_matches(name.lower(), spelled, n=3, cutoff=0.5)]
-    advice = (
-        f"did you mean {', '.join(f'{scheme}:{key}' for key in near)}?" if near else "its documentation lists them."
-    )
-    raise ValueError(f"{scheme} has no classifier {name!r}: {advice}")
+    meant = f"did you mean {', '.join(f'{scheme}:{key}' for key in near)}?"
+    raise ValueError(f"{scheme} has no classifier {name!r}: {meant if near else 'its documentation lists them.'}")
 
 
 @contextmanager

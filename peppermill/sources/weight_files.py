@@ -9,12 +9,14 @@ import re
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
+
+from peppermill.plumbing.optional import reason
 
 #: A file of weights, or the weights themselves.
 Checkpoint: TypeAlias = str | Path | Mapping[str, Tensor]
@@ -30,21 +32,25 @@ def read_checkpoint(source: Checkpoint) -> dict[str, Tensor]:
     """The arrays of a file by name."""
     if isinstance(source, Mapping):
         return dict(source)
-    path = Path(source)
-    if not path.is_file():
-        raise ValueError(f"there is no file {path}: give the path of the weights, a .safetensors, .pt or .h5 file.")
+    path, start = Path(source), _start(Path(source))
     if _is_of_keras(path):
         raise ValueError(
             f"{path} holds weights of Keras, which only a Keras model can read: save the `state_dict()` as safetensors."
         )
-    with path.open("rb") as file:
-        start = file.read(9)
     if path.suffix == ".safetensors" or start[8:] == b"{":
         try:
             return dict(load_file(path))
         except SafetensorError as error:
             raise ValueError(f"{path} is not a safetensors file, or is truncated ({error}).") from error
-    content = _unpickle(path)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch warns of an archive of TorchScript, which is refused below
+            content = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch's unpickler can raise anything on damaged bytes
+        for word, cause in REFUSALS.items():
+            if word in str(error):
+                raise ValueError(f"{path} {cause}: save `model.state_dict()` alone.") from error
+        raise ValueError(f"{path} is no file that `torch.save` wrote, or is truncated ({reason(error)}).") from error
     for key in STATE_KEYS:
         content = content[key] if isinstance(content, Mapping) and isinstance(content.get(key), Mapping) else content
     if not isinstance(content, Mapping) or not all(isinstance(value, Tensor) for value in content.values()):
@@ -57,10 +63,8 @@ def load_weights(model: nn.Module, source: Checkpoint) -> None:
     """Put the weights of a file into the network, all of them and no others."""
     of_keras = not isinstance(source, Mapping) and _is_of_keras(Path(source))
     if of_keras and not hasattr(model, "load_weights"):
-        raise ValueError(
-            f"{source} holds weights of Keras, and this {type(model).__name__} is no Keras model: name one with "
-            "`keras:`."
-        )
+        name = type(model).__name__
+        raise ValueError(f"{source} holds weights of Keras, and this {name} is no Keras model: name one with `keras:`.")
     state = {} if of_keras else _without_prefix(read_checkpoint(source), model)
     try:
         if of_keras:
@@ -69,7 +73,7 @@ def load_weights(model: nn.Module, source: Checkpoint) -> None:
             model.load_state_dict(state)
     except Exception as error:  # Keras raises anything
         name = "the state dict" if isinstance(source, Mapping) else source
-        why = _words(error) if of_keras else _first_complaint(error)
+        why = reason(error) if of_keras else _first_complaint(error)
         raise ValueError(f"{name} does not fit this {type(model).__name__}: {why}") from error
 
 
@@ -100,28 +104,16 @@ def _without_prefix(state: dict[str, Tensor], model: nn.Module) -> dict[str, Ten
     return max(stripped, key=lambda one: len(set(one) & set(own)), default=state)
 
 
-def _unpickle(path: Path) -> Any:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch warns of an archive of TorchScript, which is refused below
-            return torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # torch's unpickler can raise anything on damaged bytes
-        for word, cause in REFUSALS.items():
-            if word in str(error):
-                raise ValueError(f"{path} {cause}: save `model.state_dict()` alone.") from error
-        raise ValueError(f"{path} is no file that `torch.save` wrote, or is truncated ({_words(error)}).") from error
-
-
 def _is_of_keras(path: Path) -> bool:
     """By its name, or because it begins as HDF5 does."""
-    if not path.is_file() or path.suffix in (".h5", ".hdf5", ".keras"):
-        return path.is_file()
+    return _start(path)[:8] == b"\x89HDF\r\n\x1a\n" or path.suffix in (".h5", ".hdf5", ".keras")
+
+
+def _start(path: Path) -> bytes:
+    if not path.is_file():
+        raise ValueError(f"there is no file {path}: give the path of the weights, a .safetensors, .pt or .h5 file.")
     with path.open("rb") as file:
-        return file.read(8) == b"\x89HDF\r\n\x1a\n"
-
-
-def _words(error: Exception) -> str:
-    return " ".join(str(error).split())[:300] or type(error).__name__
+        return file.read(9)
 
 
 def _first_complaint(error: Exception) -> str:

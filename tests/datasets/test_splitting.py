@@ -121,7 +121,7 @@ def test_labels_that_are_known_are_not_read_from_the_items(labels):
 @pytest.mark.parametrize(
     ("data", "match"),
     [
-        (Stream(), "data of the form Stream cannot be split, because nobody knows how many items they have"),
+        (Stream(), "data of the form Stream cannot be split, because their length is unknown"),
         (((x, y) for x, y in [(X, Y)]), "data of the form generator cannot be split"),
         (3, "data of the form int cannot be split.*: give a pair"),
     ],
