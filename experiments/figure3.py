@@ -102,7 +102,7 @@ def _after_epoch(work: Work, states: Sequence[State]) -> list[tuple[float, float
         network, noise = work.network(state), pm.Noise("gaussian", antithetic=False, seed=seed)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", pm.PepWarning)  # a best sigma of 0 is a point of the figure
-            pep = pm.fit(network, work.data.validation, size=work.settings.our_tuning_size, noise=noise)
+            pep = work.fit(network, work.settings.our_tuning_size, noise)
         alone, together = (pm.predict(one, work.data.test) for one in (network, pep.with_size(work.settings.size)))
         nll, pep_nll = (pm.metrics.nll(one.log_probs, one.labels) for one in (alone, together))
         found.append((nll, pep_nll, pep.sigma))

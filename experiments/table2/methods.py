@@ -76,8 +76,8 @@ def pep_antithetic(work: Work) -> Iterator[Any]:
     """Ours: members in pairs +epsilon, -epsilon, on the paper's layers; an even number of them."""
     for seed, network in zip(work.settings.seeds, work.networks, strict=True):
         noise = pm.Noise("gaussian", antithetic=True, seed=seed)
-        options: dict[str, Any] = {"parameters": paper_layers, "size": work.settings.our_tuning_size, "noise": noise}
-        yield pm.fit(network, work.data.validation, **options).with_size(max(1, work.settings.size // 2 * 2))
+        found = work.fit(network, work.settings.our_tuning_size, noise, parameters=paper_layers)
+        yield found.with_size(max(1, work.settings.size // 2 * 2))
 
 
 def pep_kernels(work: Work) -> Iterator[Any]:
@@ -133,8 +133,7 @@ def scores_of(log_probs: Tensor, labels: Tensor, bins: int) -> dict[str, float]:
 
 def paper_pep(work: Work, network: Any, noise: pm.Noise) -> pm.PepEnsemble:
     """PEP with the paper's layers, search and numbers of members."""
-    options: dict[str, Any] = {"parameters": paper_layers, "size": work.row.tuning_size, "search": PAPER_SEARCH}
-    found = pm.fit(network, work.data.validation, noise=noise, **options)
+    found = work.fit(network, work.row.tuning_size, noise, parameters=paper_layers, search=PAPER_SEARCH)
     return found.with_sigma((found.search.lower + found.search.upper) / 2).with_size(work.settings.size)
 
 
@@ -142,8 +141,8 @@ def _joint_fit(work: Work, network: Any, seed: int, parameters: Any) -> pm.PepEn
     """sigma and T tuned together with the library's own search; fitted once for the columns that share it."""
     if (seed, parameters) not in work.fits:
         noise = pm.Noise("gaussian", antithetic=False, seed=seed)
-        options: dict[str, Any] = {"parameters": parameters, "size": work.settings.our_tuning_size, "noise": noise}
-        work.fits[seed, parameters] = pm.fit(network, work.data.validation, temperature=True, **options)
+        found = work.fit(network, work.settings.our_tuning_size, noise, parameters=parameters, temperature=True)
+        work.fits[seed, parameters] = found
     return work.fits[seed, parameters]
 
 

@@ -87,6 +87,11 @@ class Work:
         self.losses |= kept["losses"]
         return kept["content"]
 
+    def fit(self, network: nn.Module, size: int, noise: pm.Noise, **options: Any) -> pm.PepEnsemble:
+        """`pm.fit` on the validation images; a GPU takes larger batches."""
+        batch_size = 2000 if self.data.train[0].is_cuda else 500
+        return pm.fit(network, self.data.validation, size=size, noise=noise, batch_size=batch_size, **options)
+
     def build(self, dropout: bool = False) -> nn.Sequential:
         """The network of this row, untrained."""
         return NETWORKS[self.row.network](self.row.classes, dropout)
@@ -137,7 +142,7 @@ class Work:
         together = len(missing) if self.data.train[0].is_cuda else 1
         for first in range(0, len(missing), together or 1):
             chosen = missing[first : first + together]
-            title = f"{self.row.title}, {stage}, seed {', '.join(map(str, chosen))}"
+            title = f"{self.row.title}, {stage}, seed {'-'.join(map(str, dict.fromkeys((chosen[0], chosen[-1]))))}"
             runs = train(
                 lambda: self.build(dropout),
                 *self.data.train,
