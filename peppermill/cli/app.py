@@ -105,6 +105,7 @@ def paper() -> None:
 
 
 def show_version(asked: bool) -> None:
+    """Print the version of the package and end."""
     if asked:
         console.say(f"peppermill {import_module('peppermill').__version__}")
         raise typer.Exit()

@@ -126,7 +126,7 @@ def notes() -> Iterator[None]:
 
     def note(message: Warning | str, *_: Any, **__: Any) -> None:
         if torchrun.launched_rank() == 0:
-            print_error(f"[yellow]note:[/] {escape(str(message))}")
+            complain(str(message), "note", "yellow")
 
     with warnings.catch_warnings():
         warnings.simplefilter("always", PepWarning)
@@ -134,12 +134,10 @@ def notes() -> Iterator[None]:
         yield
 
 
-def print_error(markup: str) -> None:
-    Console(stderr=True, highlight=False, emoji=False, soft_wrap=True).print(markup)
-
-
-def complain(message: str) -> None:
-    print_error(f"[bold red]error:[/] {escape(message)}")
+def complain(message: str, kind: str = "error", style: str = "bold red") -> None:
+    """Print a line on the error stream."""
+    console = Console(stderr=True, highlight=False, emoji=False, soft_wrap=True)
+    console.print(f"[{style}]{kind}:[/] {escape(message)}")
 
 
 def complain_of(error: Exception) -> int:
@@ -162,9 +160,7 @@ def _one_line(error: Exception) -> str:
     """The message of an error; with its type, if it is not one that this package wrote for the user."""
     *_, (frame, _) = walk_tb(error.__traceback__)
     ours = frame.f_code.co_filename.startswith(str(Path(__file__).parents[1]))
-    own_type = type(error).__module__.startswith("peppermill.")
-    expected = (
-        own_type or isinstance(error, (OSError, ImportError)) or (ours and isinstance(error, (ValueError, TypeError)))
-    )
+    for_users = (OSError, ImportError, ValueError, TypeError) if ours else (OSError, ImportError)
+    expected = isinstance(error, for_users) or type(error).__module__.startswith("peppermill.")
     message = " ".join(str(error).split()) or type(error).__name__
     return message if expected else f"{type(error).__name__}: {message} (`peppermill --debug ...` shows where.)"

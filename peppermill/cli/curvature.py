@@ -17,10 +17,7 @@ from peppermill.report.provenance import provenance
 from peppermill.report.record import curvature_panel
 from peppermill.report.run import Run
 
-EXAMPLES = (
-    "peppermill curvature python:my_models:resnet npz:validation.npz --weights resnet.safetensors --probes 32 "
-    "--picture effect.png"
-)
+EXAMPLES = "peppermill curvature python:my_models:resnet npz:test.npz --weights resnet.safetensors --picture effect.png"
 GRID = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0)  # in units of the largest believable sigma
 
 

@@ -83,7 +83,7 @@ def command(
         write_run(run, out)
     show_methods(plain(run))
     if run.sizes:
-        few, all_of_them = run.sizes.smallest(MAX_NLL_LOSS), run.sizes.sizes[-1]
-        say(f"{few} of the {all_of_them} members lose at most {MAX_NLL_LOSS:g} of the NLL")
+        few = run.sizes.smallest(MAX_NLL_LOSS)
+        say(f"{few} of the {run.sizes.sizes[-1]} members lose at most {MAX_NLL_LOSS:g} of the NLL")
     if out:
         say(f"wrote {out}. Next: peppermill report {out}")

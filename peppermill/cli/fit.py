@@ -19,10 +19,7 @@ from peppermill.noise import Noise
 from peppermill.plumbing.files import refuse_unwritable
 from peppermill.tuning.two_stage import SEARCHES, search_named
 
-EXAMPLES = (
-    "peppermill fit python:my_models:resnet npz:validation.npz --weights resnet.safetensors --temperature --out "
-    "pep.json"
-)
+EXAMPLES = "peppermill fit python:my_models:resnet npz:validation.npz --weights resnet.safetensors --temperature"
 
 
 def command(

@@ -16,10 +16,7 @@ from peppermill.report import figures
 from peppermill.report.provenance import provenance
 from peppermill.report.run import Run
 
-EXAMPLES = (
-    "peppermill size python:my_models:resnet npz:validation.npz --weights resnet.safetensors --pep pep.json "
-    "--loss 0.002 --picture size.png"
-)
+EXAMPLES = "peppermill size python:my_models:resnet npz:test.npz --weights resnet.safetensors --pep pep.json"
 
 
 def command(

@@ -42,10 +42,7 @@ def command(
     """Compare the train-test gap of each checkpoint with sigma*, PEP effect and curvature (Figure 3)."""
     refuse_outputs(out, picture)
     source = options.source(model, None, device)
-    data = {
-        name: which_items.labelled(text, source)
-        for name, text in {"train": train, "validation": validation, "test": test}.items()
-    }
+    data = {name: which_items.labelled(context.params[name], source) for name in ("train", "validation", "test")}
     found = probe_overfitting(source.model, checkpoints, **{**options.arguments_of(probe_overfitting, context), **data})
     settings = {
         **options.settings(context, "model", "train", "validation", "test", "parameters", "size", "probes"),

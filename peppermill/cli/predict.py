@@ -18,10 +18,7 @@ from peppermill.plumbing.files import refuse_unwritable, write_atomically
 from peppermill.predictions import likelihood_of, predict, predict_unlabelled
 from peppermill.types import Likelihood
 
-EXAMPLES = (
-    "peppermill predict python:my_models:resnet npz:new.npz --weights resnet.safetensors --pep pep.json --out "
-    "predictions.npz"
-)
+EXAMPLES = "peppermill predict python:my_models:resnet npz:new.npz --weights resnet.safetensors --pep pep.json"
 
 
 def command(

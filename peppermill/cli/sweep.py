@@ -13,8 +13,7 @@ from peppermill.report.provenance import provenance
 from peppermill.report.run import Run, plain
 
 EXAMPLES = (
-    "peppermill sweep python:my_models:resnet npz:validation.npz --weights resnet.safetensors --sigmas 0.01,0.02,0.04 "
-    "--picture curve.png"
+    "peppermill sweep python:my_models:resnet npz:validation.npz --weights resnet.safetensors --picture curve.png"
 )
 
 

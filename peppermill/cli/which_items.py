@@ -60,10 +60,10 @@ def testing(data: str, source: Source, pep: PepEnsemble | None, all_items: bool)
     elif split and not all_items and split.is_called(data):
         raise ValueError(
             f"{data} has changed since sigma was tuned on {split.validation:,} of its {split.items:,} items, which can "
-            "no longer be told from the others: fit again, or test on everything with `--all-items`."
+            "no longer be identified: fit again, or test on everything with `--all-items`."
         )
     elif split and not all_items:
-        say(f"testing on all items: these are other data than {split.data}, on some of which sigma was tuned")
+        say(f"testing on all items: sigma was tuned on items of other data, {split.data}")
     return _checked(found, source), names
 
 

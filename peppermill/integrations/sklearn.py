@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from peppermill.calibrators.temperature import at_limit
-from peppermill.ensemble import PepEnsemble
 from peppermill.fitting import fit
 from peppermill.noise import Noise
 from peppermill.parameters import Selection
@@ -116,7 +115,11 @@ class PepClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 likelihood="bernoulli" if outputs == 1 else "categorical",
                 batch_size=self.batch_size,
             )
-        self.pep_ = _without_idle_temperature(pep)
+        # On few items, nearly all of them right, T falls towards 0, and every later mistake is made with certainty: T
+        # is dropped if it ends at a limit, or gains no more log-likelihood than chance would give it.
+        alone = pep.without_temperature()
+        gain = pep.search.best.tempered_log_likelihood - alone.search.best.log_likelihood
+        self.pep_ = pep if gain > MIN_GAIN_OF_TEMPERATURE and not at_limit(pep.temperature) else alone
         self.outputs_ = np.argsort(names)  # the network's output for each of `classes_`
         self.classes_ = names[self.outputs_]
         return self
@@ -139,16 +142,6 @@ class PepClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         log_probs = self.predict_log_proba(X)
         found: np.ndarray = self.classes_[log_probs.argmax(axis=1)]
         return found
-
-
-def _without_idle_temperature(pep: PepEnsemble) -> PepEnsemble:
-    """PEP alone if T ends at a limit, or gains no more log-likelihood than chance would give it.
-
-    On few items, nearly all of them right, T falls towards 0, and every later mistake is made with certainty.
-    """
-    alone = pep.without_temperature()
-    gain = pep.search.best.tempered_log_likelihood - alone.search.best.log_likelihood
-    return pep if gain > MIN_GAIN_OF_TEMPERATURE and not at_limit(pep.temperature) else alone
 
 
 def _output_numbers(y: np.ndarray, names: np.ndarray) -> np.ndarray:

@@ -36,6 +36,8 @@ def is_shown() -> bool:
 
 
 class ProgressLine:
+    """The line itself: what is done, how many items, and since when."""
+
     def __init__(self, what: str, total: int | None) -> None:
         self.what, self.total = what, total
         self.done, self.start, self.shown = 0, time.monotonic(), 0.0

@@ -220,7 +220,7 @@ def test_options_of_evaluate_and_predict(refused, command, options, match):
 
 def test_class_names_in_a_file_that_is_no_text(refused):
     options = (*WEIGHTS, "--class-names", "validation.npz")
-    refused("evaluate", MODEL, DATA, *options, match="validation.npz is not a text file: the name of a class is")
+    refused("evaluate", MODEL, DATA, *options, match="validation.npz is not a text file: expected the name of a class")
 
 
 def test_no_bins(refused):

@@ -182,9 +182,7 @@ def test_the_same_data_under_another_name_are_known_again(done, split_fit, val):
 def test_other_data_are_tested_on_in_full_and_that_is_said(done, split_fit, folder):
     folder_of(folder / "test", {"cat": 12, "dog": 10, "eel": 7}, height=6, width=8)
     written, run = evaluated(done, NETWORK, "imagefolder:test")
-    assert (
-        "testing on all items: these are other data than imagefolder:val, on some of which sigma was tuned" in written
-    )
+    assert "testing on all items: sigma was tuned on items of other data, imagefolder:val" in written
     assert run["methods"][0]["scores"]["items"] == 29
 
 
@@ -198,7 +196,7 @@ def test_data_that_have_changed_are_refused(peppermill, done, split_fit, val, ch
         (val / "cat" / "0.png").rename(val / ("dog" if change == "moved" else "cat") / "new.png")
     found = peppermill("evaluate", NETWORK, f"{FOLDER}?bad=skip", "--pep", "pep.json")
     assert found.exit_code == 2
-    message = "has changed since sigma was tuned on 11 of its 30 items, which can no longer be told from the others"
+    message = "has changed since sigma was tuned on 11 of its 30 items, which can no longer be identified: fit again"
     assert message in found.stderr
     assert "test items" in done("evaluate", NETWORK, FOLDER, "--pep", "pep.json", "--all-items")
 
