@@ -51,11 +51,29 @@ class Preparation:
         return (scaled.permute(1, 2, 0) if self.channels_last else scaled).contiguous()
 
 
+@dataclass(frozen=True)
+class InBytes:
+    """A model's own preparation that ends in (x - mean) / std, with the two steps of `Preparation`."""
+
+    own: Callable[[Any], Tensor]
+    mean: Tensor
+    std: Tensor
+
+    def __call__(self, picture: Any) -> Tensor:
+        return self.own(picture)
+
+    def pixels(self, picture: Any) -> Tensor:
+        return ((self.own(picture) * self.std + self.mean) * 255).round().byte()
+
+    def scale(self, pixels: Tensor) -> Tensor:
+        return (pixels.float() / 255 - self.mean) / self.std
+
+
 def preparation(origin: str, options: dict[str, str], own: Callable[[Any], Any] | None) -> Callable[[Any], Any]:
     """The preparation that the options describe, else the model's own."""
     given = [name for name in OPTIONS if name in options]
     if not given and own is not None:
-        return own
+        return _in_bytes(own)
     if "size" not in options:
         why = "`size` is missing" if given else "this model does not say how its pictures are prepared"
         raise ValueError(f"{origin}: {why}. Say how, as in `?{EXAMPLE}` (without mean and std: 0..1).")
@@ -66,6 +84,16 @@ def preparation(origin: str, options: dict[str, str], own: Callable[[Any], Any] 
             f"{origin}: `resize={resize}` is smaller than `size={size}`, the square that is cut out: make it larger."
         )
     return Preparation(size, resize, *mean_and_std(origin, options))
+
+
+def _in_bytes(own: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """The same preparation in two steps, if it is known to end in (x - mean) / std and bytes lose nothing of noise."""
+    last = getattr(own, "transforms", [own])[-1]
+    if not (hasattr(last, "mean") and hasattr(last, "std")):
+        return own
+    found = InBytes(own, *(torch.as_tensor(numbers).float().view(-1, 1, 1) for numbers in (last.mean, last.std)))
+    noise = library().fromarray(np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8))
+    return found if torch.equal(found.scale(found.pixels(noise)), own(noise)) else own
 
 
 def mean_and_std(origin: str, options: dict[str, str], counts: tuple[int, ...] = (3, 1)) -> tuple[Tensor, Tensor]:

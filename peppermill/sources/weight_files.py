@@ -63,8 +63,8 @@ def load_weights(model: nn.Module, source: Checkpoint) -> None:
     """Put the weights of a file into the network, all of them and no others."""
     of_keras = not isinstance(source, Mapping) and _is_of_keras(Path(source))
     if of_keras and not hasattr(model, "load_weights"):
-        name = type(model).__name__
-        raise ValueError(f"{source} holds weights of Keras, and this {name} is no Keras model: name one with `keras:`.")
+        kind = type(model).__name__
+        raise ValueError(f"{source} holds weights of Keras, and this {kind} is no Keras model: name one with `keras:`.")
     state = {} if of_keras else _without_prefix(read_checkpoint(source), model)
     try:
         if of_keras:

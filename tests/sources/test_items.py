@@ -6,9 +6,10 @@ import threading
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import DataLoader
 
 import peppermill as pm
-from peppermill.data import Batches
+from peppermill.data import Batches, rebuild_loader
 from peppermill.sources.items import Items, cores
 from peppermill.sources.pictures import Preparation
 from peppermill.types import PepWarning
@@ -69,6 +70,15 @@ def test_an_item_is_loaded_once_in_a_whole_job(monkeypatch):
     assert len(pep.search.evaluations) > 4
     pm.evaluate(network, data.take_rows(np.arange(5, 15)))
     assert sorted(loaded) == list(range(20))
+
+
+def test_a_loader_of_some_batches_decodes_only_their_items():
+    """As each of several processes does."""
+    loaded = []
+    data = items(load=lambda row: loaded.append(row) or picture(row))
+    for _ in rebuild_loader(DataLoader(data, batch_size=4), batch_sampler=[[0, 1, 2, 3], [8, 9, 10, 11]]):
+        pass
+    assert sorted(loaded) == [0, 1, 2, 3, 8, 9, 10, 11]
 
 
 def test_a_full_disk_means_decoding_again(monkeypatch):

@@ -177,8 +177,19 @@ def test_one_mean_makes_one_grey_channel():
     assert float(found[0, 2, 5]) == pytest.approx((image.convert("L").getpixel((5, 2)) / 255 - 0.5) / 0.25)
 
 
+class Mixing:
+    """A preparation with a mean and a std that blurs after the bytes: they cannot stand for its numbers."""
+
+    mean, std = [0.5] * 3, [0.25] * 3
+
+    def __call__(self, image):
+        pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1).float() / 255
+        return ((pixels + pixels.roll(1, 2)) / 2 - 0.5) / 0.25
+
+
 def test_the_models_own_is_used_where_nothing_is_said_and_what_is_said_wins():
     assert preparation("imagefolder:x", {}, len) is len
+    assert preparation("imagefolder:x", {}, Mixing()).__class__ is Mixing
     assert prepared("size=4", noise(), own=len).shape == (3, 4, 4)
 
 

@@ -8,15 +8,17 @@ import pytest
 import timm
 import torch
 import torchvision
+from PIL import Image
 from safetensors.torch import save_file
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import peppermill as pm
 from peppermill.parameters import select
-from peppermill.sources import source_from
+from peppermill.sources import data_from, source_from
 
 from . import tiny
+from .pictures import folder_of
 
 pytestmark = pytest.mark.slow  # the libraries take seconds to import
 
@@ -66,6 +68,18 @@ def test_torchvision_brings_the_transforms_and_names_of_its_weights():
     assert not any(part.training for part in source.model.modules())
     assert torch.equal(source.prepare(tiny.picture()), weights.transforms()(tiny.picture()))
     assert (len(source.class_names), source.class_names[1]) == (1000, "goldfish")
+
+
+@pytest.mark.parametrize("library", ["timm", "torchvision"])
+def test_pictures_are_cached_as_bytes_without_loss(library, tmp_path):
+    source = source_from(f"{library}:resnet18?pretrained=false")
+    items = data_from(
+        f"imagefolder:{folder_of(tmp_path / 'val', {'a': 2, 'b': 1}, height=300, width=260)}", source.prepare
+    )
+    expected = [source.prepare(Image.open(tmp_path / "val" / name)) for name in items.names]
+    assert items.prepare.pixels(Image.open(tmp_path / "val" / items.names[0])).dtype == torch.uint8
+    for _ in range(2):
+        assert torch.equal(torch.stack([items[k][0] for k in range(3)]), torch.stack(expected))
 
 
 @pytest.mark.parametrize("library", SMALL)
