@@ -1,9 +1,9 @@
 """What the engines cost: `python -m benchmarks.engines`, or with `--device cuda` on a GPU.
 
-CPU: MLP, small CNN and ResNet-20, batches of 1 to 256, m = 10: each engine against ten plain passes. GPU: batches of
-256 against ten plain passes of the same precision, and batches of 1 against one pass, eager and CUDA-graphed. Weights are
-kept from call to call, as they are for a user who predicts more than once. Rivals take turns; the first rounds warm up.
-With one thread on a CPU the clock is the process's own, which others on the machine do not make slower.
+CPU: MLP, small CNN and ResNet-20, batches of 1 to 256, m = 10: each engine against ten plain passes. GPU: batches
+of 256 against ten plain passes of the same precision, and batches of 1 against one pass, eager and CUDA-graphed.
+Weights are kept from call to call, as they are for a user who predicts more than once. Rivals take turns; the first
+rounds warm up. With one thread on a CPU the clock is the process's own, which others on the machine do not make slower.
 """
 
 from __future__ import annotations
@@ -257,7 +257,7 @@ def _gpu_section(found: dict[str, Any]) -> str:
             "|---|---|---|---|---|",
             *map(_large_row, large),
             "",
-            f"| network | batch 1, over an eager pass (aim {EAGER_AIM:.2f}) | over a graphed pass (aim {GRAPHED_AIM}) |",
+            f"| network | batch 1, over an eager pass (aim {EAGER_AIM}) | over a graphed pass (aim {GRAPHED_AIM}) |",
             "|---|---|---|",
             *(
                 f"| {row['network']} | {_marked(row['auto_to_eager'], EAGER_AIM)} "

@@ -204,7 +204,11 @@ class PepEnsemble(nn.Module):
 
             outputs = compiled_outputs(members, self.engine.precision, args, kwargs)
         else:
-            outputs = torch.cat([group(args, kwargs) for group in self.engine.groups(members, args, kwargs)])
+            found = []
+            for group in self.engine.groups(members, args, kwargs):
+                found.append(group(args, kwargs))
+                del group  # or its weights would be alive while the next group's are made
+            outputs = torch.cat(found)
         predictions = self.likelihood.predict(outputs.flatten(0, 1))
         return predictions.unflatten(0, outputs.shape[:2])  # type: ignore[no-untyped-call,no-any-return]
 

@@ -46,19 +46,15 @@ class Auto:
         weights = self.cache.weights(members, args, kwargs)
         if members.count == 1:
             self.report = "loop"
-            return member_groups(weights, members, self.room, members.keep)
+            return member_groups(weights, members, self.room)
         together = together_of(weights)
         items = max((len(value) for value in args if isinstance(value, Tensor) and value.ndim), default=0)
         device = weights.form.device.type
         if together is not None and items <= VMAP_ITEMS.get(device, 0):
             self.report = "vmap"
             return iter([together.group(members)])
-        if (
-            device == "cuda"
-            and members.keep
-            and bytes_of((args, kwargs)) <= GRAPH_BYTES
-            and weights.fits(members.count)
-        ):
+        small = device == "cuda" and bytes_of((args, kwargs)) <= GRAPH_BYTES
+        if small and suits_graphs(weights, members):
             return iter([graph_group(self, weights, members)])
         self.report = "loop"
-        return member_groups(weights, members, self.room, members.keep)
+        return member_groups(weights, members, self.room)

@@ -38,7 +38,7 @@ class Compiled:
                 weights.form.function = torch.compile(weights.form.function)  # type: ignore[assignment]
                 weights.prepared["compiled"] = True
         self.report = "compile" if weights.form.is_traced else f"loop, because {weights.form.reason}"
-        return member_groups(weights, members, self.room, members.keep)
+        return member_groups(weights, members, self.room)
 
 
 def compiled_outputs(members: Members, precision: str | None, args: Any, kwargs: Any) -> Tensor:

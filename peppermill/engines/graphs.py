@@ -37,10 +37,15 @@ class Graphs:
             self.report = "loop, because gradients may be wanted (use `torch.no_grad()`)"
             return differentiable_groups(members, self.precision)
         weights = self.cache.weights(members, args, kwargs)
-        if not members.keep or not members.sigma or not weights.fits(members.count):
-            self.report = "loop, because the weights change from pass to pass or do not fit"
-            return member_groups(weights, members, self.room, members.keep)
+        if not suits_graphs(weights, members):
+            self.report = f"loop, because {weights.form.reason or 'the weights change from pass to pass or do not fit'}"
+            return member_groups(weights, members, self.room)
         return iter([graph_group(self, weights, members)])
+
+
+def suits_graphs(weights: MemberWeights, members: Members) -> bool:
+    """Whether the network is traced, and the weights stay where a graph reads them."""
+    return weights.form.is_traced and members.keep and members.sigma != 0 and weights.fits(members.count)
 
 
 def graph_group(engine: Any, weights: MemberWeights, members: Members) -> Group:
@@ -51,7 +56,7 @@ def graph_group(engine: Any, weights: MemberWeights, members: Members) -> Group:
         engine.report = f"loop, because {graph}" if isinstance(graph, str) else "graphs"
         if not isinstance(graph, str):
             return graph(args, kwargs)
-        return torch.cat([group(args, kwargs) for group in member_groups(weights, members, engine.room, keep=True)])
+        return torch.cat([group(args, kwargs) for group in member_groups(weights, members, engine.room)])
 
     return outputs
 
@@ -65,7 +70,7 @@ class Captured:
         with torch.inference_mode(False):  # tensors of inference mode cannot be written to outside of it
             self.inputs = [value.clone() for value in _tensors(args, kwargs)]
             args, kwargs = _filled(args, kwargs, self.inputs)
-            self.weights = [weights.member(members.sigma, k, keep=True) for k in range(members.count)]
+            self.weights = [weights.member(members.sigma, k, "members") for k in range(members.count)]
             streams = [torch.cuda.Stream() for _ in range(STREAMS)]
 
             def run() -> list[Tensor]:

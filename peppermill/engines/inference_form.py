@@ -259,7 +259,7 @@ class _Tracer(fx.Tracer):
         try:
             return super().call_module(module, forward, args, kwargs)
         finally:
-            module.__class__ = kind
+            object.__setattr__(module, "__class__", kind)
 
 
 def _obstacle(model: nn.Module, args: Any, kwargs: Any) -> str:

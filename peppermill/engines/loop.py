@@ -11,7 +11,7 @@ from torch import Tensor
 
 from peppermill.engines import Group, Members
 from peppermill.engines.inference_form import autocast
-from peppermill.engines.member_weights import MemberWeights, WeightCache
+from peppermill.engines.member_weights import Keep, MemberWeights, WeightCache
 from peppermill.engines.network_shell import Shells
 from peppermill.engines.out_of_memory import Room
 from peppermill.plumbing.devices import device_of
@@ -35,14 +35,15 @@ class Loop:
         if wants_gradients(members, args, kwargs):
             return differentiable_groups(members, self.precision)
         weights = self.cache.weights(members, args, kwargs)
-        return member_groups(weights, members, self.room, members.keep and weights.is_small)
+        return member_groups(weights, members, self.room, weights.is_small)
 
 
-def member_groups(weights: MemberWeights, members: Members, room: Room, keep: bool) -> Iterator[Group]:
+def member_groups(weights: MemberWeights, members: Members, room: Room, may_keep: bool = True) -> Iterator[Group]:
     """Groups of one member each; at sigma = 0 the network itself, bit for bit."""
     if members.sigma == 0:
         yield lambda args, kwargs: room.run(partial(weights.plain, {}), args, kwargs).unsqueeze(0)
         return
+    keep: Keep = ("members" if members.keep else "directions") if may_keep else "nothing"
     for member in range(members.count):
         params = weights.member(members.sigma, member, keep)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from operator import is_
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import nn
@@ -20,6 +20,9 @@ from peppermill.plumbing.modes import refuse_training_mode
 from peppermill.types import Params
 
 CPU_BYTES = 2**30  # of kept weights or directions, on a CPU
+#: What is kept for the next call: the members of one sigma, their directions for another sigma, or nothing.
+Keep: TypeAlias = Literal["members", "directions", "nothing"]
+
 SMALL_BYTES = 2**26  # of all members' weights: below this even `engine="loop"` keeps them
 GPU_SHARE = 0.25  # of the free memory, for the same, on a GPU
 
@@ -48,20 +51,18 @@ class MemberWeights:
             and self.form.is_current()
         )
 
-    def member(self, sigma: float, member: int, keep: bool) -> Any:
-        """theta_j as weights of the network's form; kept for the next call at this sigma if there is room."""
-        if not keep:
-            return self.form.fold(self._made(sigma, member))
+    def member(self, sigma: float, member: int, keep: Keep) -> Any:
+        """theta_j as weights of the network's form."""
+        if keep != "members" or not self.fits(self.perturbation.size):
+            return self.form.fold(self._made(sigma, member, keep))
         with self.lock:
             if self._members[0] != sigma:
                 self._members = (sigma, {})
-                self._directions.clear()
             kept = self._members[1]
             if member not in kept:
-                weights = self.form.fold(self._made(sigma, member))
-                if not self.fits(self.perturbation.size):
-                    return weights
-                kept[member] = weights
+                kept[member] = self.form.fold(self._made(sigma, member, keep))
+                if len(kept) == self.perturbation.size:
+                    self._directions.clear()
             return kept[member]
 
     @property
@@ -81,15 +82,17 @@ class MemberWeights:
         )
         return copies * self._bytes <= GPU_SHARE * free
 
-    def _made(self, sigma: float, member: int) -> Params:
-        """theta_j; of an antithetic pair only the first direction is kept, the second is its negative."""
+    def _made(self, sigma: float, member: int, keep: Keep) -> Params:
+        """theta_j; the second member of an antithetic pair has the first one's direction, with the other sign."""
         antithetic = self.perturbation.noise.antithetic
         first, signed = (member - member % 2, -sigma if member % 2 else sigma) if antithetic else (member, sigma)
         with self.lock:
             direction = self._directions.get(first)
             if direction is None:
+                if keep != "directions" or not self.fits(self.perturbation.size // (1 + antithetic)):
+                    self._directions.clear()
                 direction = self.perturbation.direction(first)
-                if self.fits(self.perturbation.size // (1 + antithetic)):
+                if keep != "nothing":
                     self._directions[first] = direction
         return self.perturbation.member(signed, first, direction)
 

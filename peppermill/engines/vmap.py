@@ -53,7 +53,7 @@ class Vmap:
         if together is None or members.count == 1:
             reason = weights.form.reason or "not only dense layers are perturbed"
             self.report = "loop, because " + (reason if members.count > 1 else "there is one member")
-            return member_groups(weights, members, self.room, members.keep)
+            return member_groups(weights, members, self.room)
         self.report = "vmap"
         return iter([together.group(members)])
 
@@ -69,13 +69,16 @@ class Together:
         with self.weights.lock:
             if self.kept is not None and self.kept[0] == members.sigma:
                 return partial(self._outputs, self.kept[1])
-            stacked = self._stacked(members.sigma)
+            stacked = self._stacked(members.sigma, members.keep)
             self.kept = (members.sigma, stacked) if members.keep else None
             return partial(self._outputs, stacked)
 
-    def _stacked(self, sigma: float) -> list[Tensor | None]:
+    def _stacked(self, sigma: float, keep: bool) -> list[Tensor | None]:
         """The members' weights side by side, kernels transposed as `baddbmm` takes them."""
-        single = [self.weights.member(sigma, k, keep=False) for k in range(self.weights.perturbation.size)]
+        single = [
+            self.weights.member(sigma, k, "nothing" if keep else "directions")
+            for k in range(self.weights.perturbation.size)
+        ]
         stacked: list[Tensor | None] = []
         for part, varies in zip(self.form.parts, self.form.varies, strict=True):
             for column in range(len(stacked), len(stacked) + (2 if isinstance(part, Layer) else 1)):
