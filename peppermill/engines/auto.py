@@ -18,7 +18,7 @@ from typing import Any
 from torch import Tensor
 
 from peppermill.engines import Group, Members
-from peppermill.engines.graphs import graph_group
+from peppermill.engines.graphs import graph_group, suits_graphs
 from peppermill.engines.loop import differentiable_groups, member_groups, wants_gradients
 from peppermill.engines.member_weights import WeightCache
 from peppermill.engines.out_of_memory import Room
