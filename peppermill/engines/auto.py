@@ -50,7 +50,7 @@ class Auto:
         together = together_of(weights)
         items = max((len(value) for value in args if isinstance(value, Tensor) and value.ndim), default=0)
         device = weights.form.device.type
-        if together is not None and items <= VMAP_ITEMS.get(device, 0):
+        if together is not None and items <= VMAP_ITEMS.get(device, 0) and weights.is_small:
             self.report = "vmap"
             return iter([together.group(members)])
         small = device == "cuda" and bytes_of((args, kwargs)) <= GRAPH_BYTES

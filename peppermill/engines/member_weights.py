@@ -23,7 +23,7 @@ CPU_BYTES = 2**30  # of kept weights or directions, on a CPU
 #: What is kept for the next call: the members of one sigma, their directions for another sigma, or nothing.
 Keep: TypeAlias = Literal["members", "directions", "nothing"]
 
-SMALL_BYTES = 2**26  # of all members' weights: below this even `engine="loop"` keeps them
+SMALL_BYTES = 2**27  # of all members' weights: below this even `engine="loop"` keeps them
 GPU_SHARE = 0.25  # of the free memory, for the same, on a GPU
 
 
@@ -88,12 +88,12 @@ class MemberWeights:
         first, signed = (member - member % 2, -sigma if member % 2 else sigma) if antithetic else (member, sigma)
         with self.lock:
             direction = self._directions.get(first)
+            if keep != "directions" or not self.fits(self.perturbation.size // (1 + antithetic)):
+                self._directions.clear()
             if direction is None:
-                if keep != "directions" or not self.fits(self.perturbation.size // (1 + antithetic)):
-                    self._directions.clear()
                 direction = self.perturbation.direction(first)
-                if keep != "nothing":
-                    self._directions[first] = direction
+            if keep != "nothing":  # at least until the twin is made
+                self._directions[first] = direction
         return self.perturbation.member(signed, first, direction)
 
 

@@ -69,25 +69,28 @@ class Together:
         with self.weights.lock:
             if self.kept is not None and self.kept[0] == members.sigma:
                 return partial(self._outputs, self.kept[1])
+            self.kept = None  # frees the old stack before the new one is made
             stacked = self._stacked(members.sigma, members.keep)
             self.kept = (members.sigma, stacked) if members.keep else None
             return partial(self._outputs, stacked)
 
     def _stacked(self, sigma: float, keep: bool) -> list[Tensor | None]:
-        """The members' weights side by side, kernels transposed as `baddbmm` takes them."""
-        single = [
-            self.weights.member(sigma, k, "nothing" if keep else "directions")
-            for k in range(self.weights.perturbation.size)
+        """The members' weights side by side, kernels transposed as `baddbmm` takes them; filled member by member."""
+        columns = [(part, varies) for part, varies in zip(self.form.parts, self.form.varies, strict=True)]
+        flat = [
+            (isinstance(part, Layer), varies) for part, varies in columns for _ in range(1 + isinstance(part, Layer))
         ]
         stacked: list[Tensor | None] = []
-        for part, varies in zip(self.form.parts, self.form.varies, strict=True):
-            for column in range(len(stacked), len(stacked) + (2 if isinstance(part, Layer) else 1)):
-                if not varies or single[0][column] is None:
-                    stacked.append(single[0][column])
-                    continue
-                value = torch.stack([member[column] for member in single])
-                is_kernel = isinstance(part, Layer) and value.ndim == 3
-                stacked.append(value.mT.contiguous() if is_kernel else value.unsqueeze(1))
+        size = self.weights.perturbation.size
+        for member in range(size):
+            weights = self.weights.member(sigma, member, "nothing" if keep else "directions")
+            for column, (value, (is_layer, varies)) in enumerate(zip(weights, flat, strict=True)):
+                if varies and value is not None:
+                    value = value.mT if is_layer and value.ndim == 2 else value.unsqueeze(0)
+                if member == 0:
+                    stacked.append(value if not varies or value is None else value.new_empty(size, *value.shape))
+                if varies and value is not None:
+                    stacked[column][member] = value
         return stacked
 
     def _outputs(self, stacked: list[Tensor | None], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
