@@ -98,10 +98,8 @@ class Training:
             self.step(min(BATCH, len(self.labels)))
         graph = torch.cuda.CUDAGraph()
         graph.register_generator_state(self.generator)
-        torch.cuda.synchronize()
-        graph.capture_begin()
-        self.step()
-        graph.capture_end()
+        with torch.cuda.graph(graph, stream=torch.cuda.current_stream()):
+            self.step()
         self.network.load_state_dict(before)
         for moments in self.optimizer.state.values():
             for value in moments.values():

@@ -19,6 +19,7 @@ import peppermill as pm
 from experiments import table1
 from experiments.printed import TABLE1_NETWORKS, printed_fit
 from experiments.table1 import Settings, row_pictures, weights_of
+from experiments.table1.cifar_resnet import CifarResNet
 from experiments.table1.imagenet_networks import NETWORKS, TENSORFLOW, Network
 from experiments.table1.split_methods import METHODS, TITLES, paired, splits_of
 
@@ -205,13 +206,33 @@ def test_images_are_asked_for_by_name() -> None:
 
 
 @pytest.mark.slow
-def test_a_network_of_cifar10_runs_from_published_weights(data_folder: Path, tmp_path: Path) -> None:
-    model = NETWORKS["ResNet20-CIFAR10"].build
-    from experiments.table1.cifar_resnet import CifarResNet
+def test_a_keras_network_runs_as_it_is(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The weights of the small network in Keras, which has channels last: the same scores of the network itself."""
+    monkeypatch.setenv("KERAS_BACKEND", "torch")
+    keras = pytest.importorskip("keras")
 
+    def build(weights: Path | None) -> Any:
+        twin, layers = small_network(), keras.layers
+        stack = [layers.Conv2D(6, 3, activation="relu"), layers.Conv2D(6, 3, activation="relu")]
+        stack += [layers.Permute((3, 1, 2)), layers.Flatten(), layers.Dense(CLASSES)]
+        model = keras.Sequential([keras.Input((SIDE, SIDE, 3)), *stack])
+        for ours, theirs in ((twin[0], stack[0]), (twin[2], stack[1]), (twin[5], stack[4])):
+            kernel = ours.weight.detach()
+            turned = kernel.permute(2, 3, 1, 0) if kernel.ndim == 4 else kernel.T
+            theirs.set_weights([turned.numpy(), ours.bias.detach().numpy()])
+        return model.eval()
+
+    monkeypatch.setitem(NETWORKS, "SmallKeras", replace(NETWORKS["Small"], build=build))
+    found = table1.main(settings(images, tmp_path, networks=("Small", "SmallKeras"), splits=1))
+    ours, theirs = (found[name]["columns"] for name in ("Small", "SmallKeras"))
+    assert theirs["network"]["scores"]["nll"] == pytest.approx(ours["network"]["scores"]["nll"], rel=1e-4)
+    assert theirs["pep"]["sigma"][0] > 0
+
+
+@pytest.mark.slow
+def test_a_network_of_cifar10_runs_from_published_weights(data_folder: Path, tmp_path: Path) -> None:
     torch.manual_seed(0)
     torch.save({"state_dict": CifarResNet(20).state_dict()}, tmp_path / "ResNet20-CIFAR10.th")
-    assert model(tmp_path / "ResNet20-CIFAR10.th") is not None
     asked = Settings(
         networks=("ResNet20-CIFAR10",), data=data_folder, weights=tmp_path, tuning=30, images=60, size=2,
         tuning_size=2, out=tmp_path, checkpoints=tmp_path / "work", say=lambda text: None,
