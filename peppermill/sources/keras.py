@@ -137,6 +137,7 @@ class Slots(nn.Module):
         self._saved_names = [name for name in saved if name in found or name in self._buffers]
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        """In the module's own order: an ensemble in a file knows its network by the order of the names, too."""
         super()._save_to_state_dict(destination, prefix, keep_vars)
         for name in self._saved_names:
             destination[prefix + name] = destination.pop(prefix + name)
