@@ -13,18 +13,20 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from peppermill import parameters
-from peppermill.datasets.splitting import Split
 from peppermill.likelihood import likelihood_named
 from peppermill.noise import Noise
 from peppermill.plumbing.files import read_json, write_atomically
 from peppermill.tuning.result import Evaluation, SigmaSearch
 from peppermill.types import Likelihood
+
+if TYPE_CHECKING:
+    from peppermill.datasets.splitting import Split
 
 KIND = "peppermill ensemble"
 VERSION = 1
@@ -156,6 +158,8 @@ def _text(recipe: Recipe, names: list[str], evaluations: list[Evaluation]) -> st
 
 
 def _recipe(content: dict[str, Any], names: list[str]) -> Recipe:
+    from peppermill.datasets.splitting import Split  # here, so that a recipe does not import the reading of data
+
     search, likelihood, noise = content["search"], dict(content["likelihood"]), content["noise"]
     mask = int(content["selection"]["mask"], 16)
     return Recipe(

@@ -11,8 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from peppermill.export.ensemble_graph import EnsembleGraph, Example, named_outputs
-from peppermill.export.pt2 import dynamic_shapes, traced
+from peppermill.export.ensemble_graph import EnsembleGraph, Example, dynamic_shapes, named_outputs, traced
 from peppermill.plumbing.nested import map_tensors
 
 MAX_WEIGHT_BYTES = 2**31 - 2**24  # a protocol buffer holds at most 2 GiB, and some of that is the graph
