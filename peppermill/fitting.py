@@ -19,8 +19,7 @@ from peppermill.perturbation import Perturbation, warn_half_precision
 from peppermill.plumbing.modes import as_network
 from peppermill.plumbing.progress import progress
 from peppermill.recipe import Recipe, fingerprint
-from peppermill.tuning.golden import Golden
-from peppermill.tuning.two_stage import TwoStage, search_named
+from peppermill.tuning import SigmaTuner, search_named
 from peppermill.types import Data, Likelihood
 
 OLD_KEYWORDS = ("antithetic", "seed", "lower", "upper", "iterations", "precision")  # of version one
@@ -33,7 +32,7 @@ def fit(
     parameters: Selection = "kernels",
     size: int = 10,
     noise: str | Noise = "gaussian",
-    search: str | Golden | TwoStage = "two_stage",
+    search: str | SigmaTuner | None = "two_stage",
     temperature: bool = False,
     likelihood: str | Likelihood = "categorical",
     batch_size: int = 500,
@@ -61,7 +60,7 @@ def fit(
     if deprecated:
         noise, search = _from_old_keywords(noise, search, deprecated)
     noise = noise if isinstance(noise, Noise) else Noise(noise)
-    tuner = search if isinstance(search, (Golden, TwoStage)) else search_named(search)
+    tuner = search_named(search) if search is None or isinstance(search, str) else search
     model, chosen = as_network(model), likelihood_named(likelihood)
     if temperature and chosen.name == "gaussian":
         raise ValueError(
@@ -89,17 +88,17 @@ def fit(
     return PepEnsemble(model, recipe, engine)
 
 
-def _from_old_keywords(noise: Any, search: Any, old: dict[str, Any]) -> tuple[Noise, Golden | TwoStage]:
+def _from_old_keywords(noise: Any, search: Any, old: dict[str, Any]) -> tuple[Noise, SigmaTuner]:
     """The settings that version one's keywords stand for; they work for one more release."""
     for name in old.keys() - set(OLD_KEYWORDS):
         raise TypeError(f"fit() got an unexpected keyword argument {name!r}")
     for_noise = {name: old[name] for name in ("antithetic", "seed") if name in old}
     for_search = {name: old[name] for name in ("lower", "upper", "iterations") if name in old}
     noise = replace(noise if isinstance(noise, Noise) else Noise(noise), **for_noise)
-    if isinstance(search, (Golden, TwoStage)):
-        search = replace(search, **for_search)
-    else:
+    if search is None or isinstance(search, str):
         search = search_named(None if search == "two_stage" else search, **for_search)
+    else:
+        search = replace(search, **for_search)
     new = ([f"noise=pm.{noise}"] if for_noise else []) + ([f"search=pm.{search}"] if for_search else [])
     message = f"{', '.join(old)} of `fit` will be removed in the next release: write `{', '.join(new)}`."
     warnings.warn(message, FutureWarning, stacklevel=3)

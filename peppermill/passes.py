@@ -12,9 +12,9 @@ from peppermill.distributed.gather import gather_rows
 from peppermill.distributed.group import grouped
 from peppermill.engines import Engine, Members
 from peppermill.perturbation import Perturbation
-from peppermill.plumbing.devices import digest_of_state
+from peppermill.plumbing.devices import state_of
 from peppermill.plumbing.modes import explain_shapes, refuse_training_mode
-from peppermill.plumbing.nested import as_arguments
+from peppermill.plumbing.nested import as_arguments, digest_of
 from peppermill.types import Batch, Likelihood, Tick
 
 #: ln L_i(theta_j) [m, n], the ensemble's prediction [n, K] and the labels [n] of one batch's items.
@@ -62,7 +62,7 @@ def run_members(request: Request, sigma: float) -> MemberPass:
         columns = [torch.cat(column) for column in zip(*[(rows.T, mean, y) for rows, mean, y in results], strict=True)]
     facts: dict[str, object] = {"`sigma`": sigma, "`size`": size, "`noise`": noise}
     if grouped() and sigma == 0:
-        facts |= {"`parameters`": list(center), "weights": digest_of_state(request.model)}
+        facts |= {"`parameters`": list(center), "weights": digest_of(list(state_of(request.model)))}
     matrix, averaged, labels = gather_rows(columns, [len(y) for _, _, y in results], facts)
     if not len(labels):
         raise ValueError(f"`{request.data.argument}` has no item that counts: every label is the ignored one.")

@@ -12,9 +12,9 @@ from peppermill.data import Batches
 from peppermill.distributed.gather import gather_rows
 from peppermill.distributed.group import grouped
 from peppermill.likelihood import likelihood_named
-from peppermill.plumbing.devices import digest_of_state
+from peppermill.plumbing.devices import state_of
 from peppermill.plumbing.modes import as_network, explain_shapes, refuse_training_mode
-from peppermill.plumbing.nested import call, map_tensors, output_tensor
+from peppermill.plumbing.nested import call, digest_of, map_tensors, output_tensor
 from peppermill.plumbing.progress import progress
 from peppermill.types import Data, Inputs, Likelihood
 
@@ -94,7 +94,7 @@ def _predict(predictor: Any, batches: Batches, likelihood: Likelihood) -> Predic
             tick(len(labels))
     none = torch.zeros(0, device=batches.device)  # of a process without batches
     columns = [torch.cat(column) for column in zip(*parts, strict=True)] if parts else [none, none]
-    facts = {"likelihood": likelihood, "weights": digest_of_state(predictor) if grouped() else ""}
+    facts = {"likelihood": likelihood, "weights": digest_of(list(state_of(predictor))) if grouped() else ""}
     log_probs, labels = gather_rows(columns, [len(labels) for _, labels in parts], facts)
     return Predictions(log_probs, labels, likelihood.log_likelihoods(log_probs, labels), likelihood)
 

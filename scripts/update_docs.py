@@ -20,7 +20,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 REGISTRIES = {
     "Noise laws (`noise=`)": "peppermill.noise:LAWS",
     "Likelihoods (`likelihood=`)": "peppermill.likelihood:LIKELIHOODS",
-    "Searches (`search=`)": "peppermill.tuning.two_stage:SEARCHES",
+    "Searches (`search=`)": "peppermill.tuning:SEARCHES",
     "Calibrators": "peppermill.calibrators:CALIBRATORS",
     "Views of the inputs": "peppermill.views:VIEWS",
     "Engines (`engine=`)": "peppermill.engines:ENGINES",

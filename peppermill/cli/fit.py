@@ -17,7 +17,7 @@ from peppermill.ensemble import PepEnsemble
 from peppermill.fitting import fit
 from peppermill.noise import Noise
 from peppermill.plumbing.files import refuse_unwritable
-from peppermill.tuning.two_stage import SEARCHES, search_named
+from peppermill.tuning import SEARCHES, search_named
 
 EXAMPLES = "peppermill fit python:my_models:resnet npz:validation.npz --weights resnet.safetensors --temperature"
 

@@ -21,7 +21,7 @@ from peppermill.plumbing.devices import device_of, dtype_of
 from peppermill.plumbing.modes import refuse_training_mode
 from peppermill.plumbing.nested import output_tensor
 from peppermill.predictions import predict_unlabelled
-from peppermill.tuning.two_stage import search_named
+from peppermill.tuning import search_named
 from peppermill.types import PepWarning
 
 try:

@@ -8,8 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from peppermill.plumbing.nested import digest_of
-
 
 def device_of(model: Any) -> torch.device:
     """The device of the network's first parameter or buffer."""
@@ -27,8 +25,3 @@ def state_of(model: Any) -> Iterator[Tensor]:
     if isinstance(model, nn.Module):
         yield from model.parameters()
         yield from model.buffers()
-
-
-def digest_of_state(model: Any) -> int:
-    """A number that changes with any parameter or buffer."""
-    return digest_of(list(state_of(model)))

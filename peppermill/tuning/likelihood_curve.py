@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -11,7 +12,9 @@ from peppermill.calibrators.temperature import best_temperature
 from peppermill.likelihood import ensemble_log_likelihoods, temper
 from peppermill.passes import Request, run_members
 from peppermill.tuning.result import Evaluation
-from peppermill.tuning.subsample import Subsample
+
+if TYPE_CHECKING:
+    from peppermill.tuning.subsample import Subsample
 
 START = 0.02  # the first sigma of a search, in units of the root mean square of the selected weights
 

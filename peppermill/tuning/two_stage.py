@@ -14,12 +14,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
 
 from peppermill.calibrators.temperature import warn_at_limit
 from peppermill.passes import Request
 from peppermill.tuning.gain_curve import GainCurve
-from peppermill.tuning.golden import Golden
 from peppermill.tuning.likelihood_curve import START, LikelihoodCurve
 from peppermill.tuning.result import Evaluation, SigmaSearch, check_interval, warn_about
 from peppermill.tuning.search import GROWTH, grow_bracket
@@ -156,20 +154,3 @@ def _near(sigma: float, curve: LikelihoodCurve) -> float:
     """A known sigma that is so close that it can replace this one, or this one."""
     alike = (known for known in curve.known if known and abs(math.log(known / sigma)) < SAME_SIGMA)
     return next(alike, sigma) if sigma else sigma
-
-
-#: The searches by name; "quick" is version one's name of the default.
-SEARCHES: dict[str, type[Golden] | type[TwoStage]] = {"two_stage": TwoStage, "golden": Golden, "quick": TwoStage}
-
-
-def search_named(name: str | None, **settings: Any) -> Golden | TwoStage:
-    """The search of this name with these settings, None meaning the default; `iterations` alone mean golden section."""
-    given = {setting: value for setting, value in settings.items() if value is not None}
-    name = name or ("golden" if "iterations" in given else "two_stage")
-    if name not in SEARCHES:
-        raise ValueError(f"`search={name!r}` is unknown: choose one of {', '.join(SEARCHES)}.")
-    if name != "golden" and "iterations" in given:
-        raise ValueError(
-            f'`iterations={given["iterations"]}` is for the golden section: leave it out, or use `search="golden"`.'
-        )
-    return SEARCHES[name](**given)
