@@ -142,7 +142,7 @@ def test_fit_prints_and_writes_what_one_process_does(torchrun, folder):
 
 
 def test_other_commands_print_and_write_what_one_process_does(torchrun, folder):
-    """Four in two processes; 300 items are 7 batches, the last of which is smaller. `info` is left to the first."""
+    """Four in two processes; 300 items are 7 batches, the last one smaller. `info` is left to the first."""
     by_one_process(*FIT)
     commands = [
         ("evaluate", NETWORK, "npz:test.npz", *WEIGHTS, "--pep", "pep.json", "--batch-size", "48", "--out", "run.json"),

@@ -68,7 +68,7 @@ def test_inputs_are_numbers_from_0_to_1_and_labels_ten_classes():
 
 
 def test_the_network_is_overconfident_on_images_it_has_never_seen():
-    """It errs on 2 % of its training images, and on so many of these that its confidence is far too high."""
+    """It errs on 2 % of its training images, and on far more of these than its confidence says."""
     network, (_, (images, labels)) = demo.network(), demo.data()
     assert not network.training
     with torch.no_grad():
