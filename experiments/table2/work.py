@@ -88,9 +88,13 @@ class Work:
         return kept["content"]
 
     def fit(self, network: nn.Module, size: int, noise: pm.Noise, **options: Any) -> pm.PepEnsemble:
-        """`pm.fit` on the validation images; a GPU takes larger batches."""
-        batch_size = 2000 if self.data.train[0].is_cuda else 500
-        return pm.fit(network, self.data.validation, size=size, noise=noise, batch_size=batch_size, **options)
+        """`pm.fit` on the validation images.
+
+        A GPU takes larger batches, and no CUDA graphs: each ensemble predicts once, which does not pay for a capture.
+        """
+        if self.data.train[0].is_cuda:
+            options |= {"batch_size": 2000, "engine": "loop"}
+        return pm.fit(network, self.data.validation, size=size, noise=noise, **options)
 
     def build(self, dropout: bool = False) -> nn.Sequential:
         """The network of this row, untrained."""
