@@ -162,6 +162,10 @@ def _recipe(content: dict[str, Any], names: list[str]) -> Recipe:
 
     search, likelihood, noise = content["search"], dict(content["likelihood"]), content["noise"]
     mask = int(content["selection"]["mask"], 16)
+    evaluations = []
+    for row in search["evaluations"]:
+        sigma, *values = row if len(row) == 4 else (*row, 1.0, row[1])
+        evaluations.append(Evaluation(float(sigma), *(-math.inf if value is None else value for value in values)))
     return Recipe(
         sigma=float(content["sigma"]),
         size=content["size"],
@@ -171,7 +175,7 @@ def _recipe(content: dict[str, Any], names: list[str]) -> Recipe:
         likelihood=likelihood_named(likelihood.pop("name"), likelihood),
         temperature=float(content["temperature"]),
         search=SigmaSearch(
-            tuple(_evaluation(row) for row in search["evaluations"]),
+            tuple(evaluations),
             search["lower"],
             search["upper"],
             search["items"],
@@ -202,12 +206,6 @@ def _row(evaluation: Evaluation, joint: bool) -> list[float | None]:
     values = (evaluation.log_likelihood, evaluation.temperature, evaluation.tempered_log_likelihood)
     rounded = [float(f"{value:.10g}") if math.isfinite(value) else None for value in values]
     return [evaluation.sigma, *(rounded if joint else rounded[:1])]
-
-
-def _evaluation(row: list[float | None]) -> Evaluation:
-    sigma, *values = row if len(row) == 4 else (*row, 1.0, row[1])
-    log_likelihood, temperature, tempered = (-math.inf if value is None else float(value) for value in values)
-    return Evaluation(float(sigma or 0.0), log_likelihood, temperature, tempered)
 
 
 def _digest(parts: Iterable[bytes]) -> str:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 
 import peppermill as pm
-from peppermill.calibrators import CALIBRATORS, Calibrator, calibrator_named
+from peppermill.calibrators import CALIBRATORS, Calibrator
 from peppermill.noise import LAWS, Law
-from peppermill.predictors import PREDICTORS, PredictorRow, predictor_named
+from peppermill.predictors import PREDICTORS, PredictorRow
+
+sys.path.append(str(Path(__file__).parents[1] / "scripts"))
+
+import update_docs
 
 
 def signs(words):
@@ -26,18 +33,17 @@ def test_a_law_is_one_row(monkeypatch, overfitted):
         pm.fit(model, validation, noise="cauchy")
 
 
-def test_a_calibrator_is_one_row(monkeypatch):
-    monkeypatch.setitem(CALIBRATORS, "none", Calibrator("none", "nothing at all", lambda *given: (1.0, 0.0)))
-    assert calibrator_named("none").fit(torch.zeros(1, 2), torch.zeros(1), None) == (1.0, 0.0)
-    with pytest.raises(ValueError, match="choose one of temperature, none"):
-        calibrator_named("platt")
-
-
-def test_a_predictor_is_one_row(monkeypatch):
-    monkeypatch.setitem(PREDICTORS, "oracle", PredictorRow("oracle", "oracle", "knows everything", torch.nn.Identity))
-    assert predictor_named("oracle").title == "oracle"
-    with pytest.raises(ValueError, match=r"choose one of single_network, .*, oracle"):
-        predictor_named("crystal_ball")
+@pytest.mark.parametrize(
+    ("table", "row"),
+    [
+        (LAWS, Law("signs", "plus or minus one", signs)),
+        (CALIBRATORS, Calibrator("none", "nothing at all", lambda *given: (1.0, 0.0))),
+        (PREDICTORS, PredictorRow("oracle", "oracle", "knows everything", torch.nn.Identity)),
+    ],
+)
+def test_a_row_is_in_the_pages(monkeypatch, table, row):
+    monkeypatch.setitem(table, row.name, row)
+    assert f"| `{row.name}` | {row.help} |" in update_docs.registries()
 
 
 @pytest.mark.parametrize("table", [LAWS, CALIBRATORS, PREDICTORS])

@@ -24,10 +24,3 @@ class Calibrator:
 
 #: The calibrators by name. A new one is one file and one row.
 CALIBRATORS = {row.name: row for row in (Calibrator("temperature", "one T for all classes", best_temperature),)}
-
-
-def calibrator_named(name: str) -> Calibrator:
-    """The row of this name."""
-    if name not in CALIBRATORS:
-        raise ValueError(f"`calibrator={name!r}` is unknown: choose one of {', '.join(CALIBRATORS)}.")
-    return CALIBRATORS[name]

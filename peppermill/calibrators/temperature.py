@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import torch
+from scipy.optimize import root_scalar
 from torch import Tensor
 
 from peppermill.likelihood import temper
@@ -21,8 +22,6 @@ def best_temperature(log_probs: Tensor, labels: Tensor, weights: Tensor | None =
     The log-likelihood is concave in 1/T, so it has one peak: where its slope, sum_i E[z] - z_y, crosses 0. T = 1 is
     returned exactly if no other T is better. `weights`, [N], weigh the items.
     """
-    from scipy.optimize import root_scalar  # here, because it would slow down `import peppermill`
-
     z = log_probs.double()
     z = (z - z.amax(dim=1, keepdim=True)).clamp_(min=LOWEST_LOG_PROB)
     z_of_label = z.gather(1, labels[:, None]).squeeze(1)

@@ -19,7 +19,7 @@ from peppermill.noise import Noise
 from peppermill.passes import MemberPass, Request, run_members
 from peppermill.plumbing.progress import progress
 from peppermill.predictions import Predictions
-from peppermill.tuning.likelihood_curve import START
+from peppermill.tuning.golden import START
 from peppermill.tuning.search import grow_bracket
 
 if TYPE_CHECKING:

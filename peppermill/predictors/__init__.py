@@ -35,10 +35,3 @@ PREDICTORS = {
         PredictorRow("weight_average", "SWA", "the mean of the weights along a training run, one pass", WeightAverage),
     )
 }
-
-
-def predictor_named(name: str) -> PredictorRow:
-    """The row of this name."""
-    if name not in PREDICTORS:
-        raise ValueError(f"`predictor={name!r}` is unknown: choose one of {', '.join(PREDICTORS)}.")
-    return PREDICTORS[name]

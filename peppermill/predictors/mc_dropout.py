@@ -21,9 +21,8 @@ DROPOUT_LAYERS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.Alpha
 class McDropout(nn.Module):
     """The average probability of `passes` stochastic passes, as its logarithm; 25 passes as in the paper's Table 2.
 
-    The passes run on a shell around the network's weights in which only the dropout layers are active, so the network
-    itself is never changed. The same seed gives the same masks for batches of the same shape, and the global generators
-    stay as they are.
+    They run on a shell around the network's weights in which only the dropout layers are active: the network itself
+    never changes. The same seed gives the same masks for batches of the same shape; global generators are not used.
     """
 
     def __init__(

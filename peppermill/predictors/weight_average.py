@@ -37,16 +37,14 @@ class WeightAverage:
         """Take the network's present weights into the mean, which is computed in float32 at least."""
         if self._network is None:
             self._network = copy.deepcopy(network)
-        added, known = (
-            [(name, value.shape) for name, value in n.state_dict().items()] for n in (network, self._network)
-        )
-        if added != known:
+        added, known = network.state_dict(), self._network.state_dict()
+        if [(name, value.shape) for name, value in added.items()] != [(n, v.shape) for n, v in known.items()]:
             raise ValueError(
                 f"this {type(network).__name__} is not the network that was added before: the names or the shapes of "
                 "its weights are others. Begin another `WeightAverage()` for it."
             )
         self.count += 1
-        for name, value in network.state_dict().items():
+        for name, value in added.items():
             if value.is_floating_point():
                 wide = value.to(torch.promote_types(value.dtype, torch.float32))
                 mean = self._means.get(name, torch.zeros_like(wide))

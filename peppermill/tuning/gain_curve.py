@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.interpolate import Akima1DInterpolator, KroghInterpolator
 
 CORRECTION_REACH = 0.5  # in ln sigma: beyond the known values by more than this, the correction stays constant
 GRID_POINTS = 401  # between the two neighbors of the best value, where the maximum is looked for
@@ -38,8 +39,6 @@ class GainCurve:
         known = dict(list(self.whole.items())[-3:])
         sigmas = _sigmas(known)
         if len(sigmas):
-            from scipy.interpolate import KroghInterpolator  # here, because it would slow down the import
-
             # The rates of all items less those of the subsample, as a polynomial in sigma^2 through the last values.
             ends = np.log(sigmas[[0, -1]]) + np.array([-CORRECTION_REACH, CORRECTION_REACH])
             differences = _values(known, sigmas) / sigmas**2 - self._sampled_rates(np.log(sigmas))
@@ -55,8 +54,6 @@ class GainCurve:
         rates = _values(self.sampled, sigmas) / sigmas**2
         if len(sigmas) == 1:
             return np.full_like(places, rates[0])
-        from scipy.interpolate import Akima1DInterpolator  # as above
-
         known = np.log(sigmas)
         between: np.ndarray = Akima1DInterpolator(known, rates)(np.clip(places, known[0], known[-1]))
         return between

@@ -10,11 +10,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from peppermill.calibrators.temperature import warn_at_limit
-from peppermill.passes import Request
-from peppermill.tuning.likelihood_curve import START, LikelihoodCurve
-from peppermill.tuning.result import SigmaSearch, check_interval, warn_about
+from torch import Tensor
+
+from peppermill.calibrators.temperature import best_temperature, warn_at_limit
+from peppermill.likelihood import ensemble_log_likelihoods
+from peppermill.passes import MemberPass, Request, run_members
+from peppermill.tuning.result import Evaluation, SigmaSearch, check_interval, warn_about
 from peppermill.tuning.search import GOLDEN, GROWTH, Paid, Search, golden_section, grow_bracket
+
+START = 0.02  # the first sigma of a search, in units of the root mean square of the selected weights
 
 
 @dataclass(frozen=True)
@@ -34,23 +38,27 @@ class Golden:
 
     def tune(self, request: Request, joint: bool = False) -> SigmaSearch:
         """The best sigma, or the best sigma and T; sigma = 0 always competes."""
-        curve = LikelihoodCurve(request, joint)
-        plain = Paid(lambda sigma: curve(sigma).log_likelihood)
-        profile = Paid(lambda sigma: curve(sigma).tempered_log_likelihood)
-        plain(0.0)
-        lowest = self.lower or 0.0
-        start = self.lower or START * request.perturbation.scale()
+        network = run_members(request, 0.0)
+        known = {0.0: evaluate_pass(network, joint)}
+
+        def evaluate(sigma: float) -> Evaluation:
+            if sigma not in known:
+                known[sigma] = evaluate_pass(run_members(request, sigma), joint)
+            return known[sigma]
+
+        plain = Paid(lambda sigma: evaluate(sigma).log_likelihood)
+        profile = Paid(lambda sigma: evaluate(sigma).tempered_log_likelihood)
+        lowest, start = self.lower or 0.0, self.lower or START * request.perturbation.scale()
         upper = self.upper or max(grow_bracket(plain, start).upper, GROWTH * lowest)
         found = golden_section(plain, lowest, upper, self.iterations)
         if joint:
-            reach = max(curve.known)
-            end = self.upper or max(grow_bracket(profile, start, reach=reach).upper, GROWTH * lowest)
-            found = self._look_closer(profile, sorted(curve.known), end, found.upper - found.lower)
+            end = self.upper or max(grow_bracket(profile, start, reach=max(known)).upper, GROWTH * lowest)
+            found = self._look_closer(profile, sorted(known), end, found.upper - found.lower)
         for edge, reached in ((self.upper, found.upper), (self.lower, found.lower)):
             if edge and edge == reached:
-                curve(edge)  # tells whether the maximum lies at the end of the interval or inside
-        evaluations = tuple(curve.known.values())
-        search = SigmaSearch(evaluations, found.lower, found.upper, curve.items, joint, curve.passes)
+                evaluate(edge)  # tells whether the maximum lies at the end of the interval or inside
+        passes = 1 + request.perturbation.size * (len(known) - 1)
+        search = SigmaSearch(tuple(known.values()), found.lower, found.upper, len(network.labels), joint, passes)
         warn_about(search, self.lower, self.upper)
         if joint:
             warn_at_limit(search.best.temperature)
@@ -65,3 +73,15 @@ class Golden:
             return Search(tuple(profile.points), left, right)
         needed = math.ceil(math.log(width / (right - left), GOLDEN))
         return golden_section(profile, left, right, min(needed, self.iterations))
+
+
+def evaluate_pass(members: MemberPass, joint: bool, weights: Tensor | None = None) -> Evaluation:
+    """L(sigma) of eq. 6 and, if `joint`, the best T, both from one pass; `weights`, [N], weigh the items."""
+    rows = ensemble_log_likelihoods(members.member_log_likelihoods).double()
+    value = float((rows if weights is None else weights * rows).sum())
+    if not math.isfinite(value):
+        return Evaluation(members.sigma, -math.inf, 1.0, -math.inf)
+    if not joint:
+        return Evaluation(members.sigma, value, 1.0, value)
+    temperature, tempered = best_temperature(members.averaged, members.labels, weights)
+    return Evaluation(members.sigma, value, temperature, max(tempered, value))

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 GOLDEN = (math.sqrt(5) - 1) / 2
 GROWTH = 1 / GOLDEN**2  # of three points that grow by this, the middle one is the lower golden section of [0, last]
-
 Point = tuple[float, float]
 
 
@@ -74,9 +73,9 @@ def grow_bracket(
 ) -> Search:
     """Walk from 0 in growing steps until the function falls; the maximum then lies in [0, upper].
 
-    A fall ends the walk once a step has risen above f(0). Before that, the walk ends after `patience` falls: with few
-    random directions the function may dip before it rises. The walk goes at least as far as `reach`. If none beats
-    the first, up to `steps_down` smaller steps look for the maximum between 0 and `start`.
+    A fall ends the walk once a step has risen above f(0); before that, `patience` falls do, because with few random
+    directions the function may dip before it rises. The walk goes at least as far as `reach`. If its first step is the
+    best or nothing beats f(0), up to `steps_down` smaller steps look between 0 and `start`.
     """
     paid = function if isinstance(function, Paid) else Paid(function)
     walked, falls = [(0.0, paid(0.0))], 0

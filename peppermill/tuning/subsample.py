@@ -19,7 +19,7 @@ from torch import Tensor
 from peppermill.data import MEMORY_BYTES, Batches
 from peppermill.passes import Request
 from peppermill.plumbing.nested import bytes_of, map_tensors
-from peppermill.types import Batch, Inputs, Likelihood
+from peppermill.types import Batch, Inputs
 
 SUBSAMPLE_FRACTION = 1 / 16
 MIN_SUBSAMPLE_EXAMPLES = 100
@@ -47,12 +47,19 @@ def cut_subsample(request: Request, log_likelihoods: Tensor) -> Subsample | None
     for inputs, labels in request.data:
         if not _rows_are_examples(inputs, len(labels)):
             return None
-        owners.append(examples + _owners(labels.cpu(), request.likelihood))
+        numbers = torch.arange(examples, examples + len(labels), dtype=torch.float64)
+        spread = numbers.view(-1, *(1,) * (labels.ndim - 1)).expand(labels.shape)  # over the pixels, say, of an image
+        owners.append(request.likelihood.items(spread.unsqueeze(-1), labels.cpu())[0].flatten().long())
         examples, size, largest = examples + len(labels), size + bytes_of(inputs), max(largest, len(labels))
     if examples < MIN_DATA_EXAMPLES:
         return None
     share = min(max(SUBSAMPLE_FRACTION, MIN_SUBSAMPLE_EXAMPLES / examples), MEMORY_BYTES / max(size, 1))
-    example, surprises = torch.cat(owners), _surprises(log_likelihoods.cpu().double())  # of each item, [N]
+    # A density may exceed 1, so surprise is measured from the data's largest. The square root comes nearest to how much
+    # noise changes the log-likelihood.
+    surprises = (log_likelihoods.max() - log_likelihoods).cpu().double().sqrt()
+    surprises += SURPRISE_FLOOR * float(surprises.mean()) or 1.0
+    surprises /= surprises.sum()
+    example = torch.cat(owners)  # of each item, [N]
     chances = surprises.new_zeros(examples).index_add_(0, example, share * examples * surprises)
     ends = 0.5 + chances.cumsum(0)
     chosen = ends.floor() > (ends - chances).floor()  # whenever the sum of the chances passes a whole number
@@ -60,23 +67,6 @@ def cut_subsample(request: Request, log_likelihoods: Tensor) -> Subsample | None
     most = min(largest, max(MIN_BATCH_EXAMPLES, math.ceil(count / BATCHES)))
     weights = 1 / chances.clamp(max=1)[example[chosen[example]]]
     return Subsample(request.data.alike(list(_cut(request.data, chosen, most))), weights, count / examples)
-
-
-def _owners(labels: Tensor, likelihood: Likelihood) -> Tensor:
-    """The example of each item that counts: a pixel belongs to its image, a token to its text."""
-    examples = torch.arange(len(labels), dtype=torch.float64)
-    spread = examples.view(-1, *(1,) * (labels.ndim - 1)).expand(labels.shape)
-    return likelihood.items(spread.unsqueeze(-1), labels)[0].flatten().long()
-
-
-def _surprises(log_likelihoods: Tensor) -> Tensor:
-    """The surprise of each label, [N], with sum 1; a density may exceed 1, so it is measured from the data's largest.
-
-    The square root comes nearest to how much noise changes the log-likelihood.
-    """
-    surprises = (log_likelihoods.max() - log_likelihoods).sqrt()
-    surprises = surprises + (SURPRISE_FLOOR * float(surprises.mean()) or 1.0)
-    return surprises / surprises.sum()
 
 
 def _rows_are_examples(inputs: Inputs, count: int) -> bool:

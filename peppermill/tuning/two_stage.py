@@ -15,13 +15,16 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from torch import Tensor
+
 from peppermill.calibrators.temperature import warn_at_limit
-from peppermill.passes import Request
+from peppermill.likelihood import ensemble_log_likelihoods, temper
+from peppermill.passes import Request, run_members
 from peppermill.tuning.gain_curve import GainCurve
-from peppermill.tuning.likelihood_curve import START, LikelihoodCurve
+from peppermill.tuning.golden import START, evaluate_pass
 from peppermill.tuning.result import Evaluation, SigmaSearch, check_interval, warn_about
 from peppermill.tuning.search import GROWTH, grow_bracket
-from peppermill.tuning.subsample import cut_subsample
+from peppermill.tuning.subsample import Subsample, cut_subsample
 
 MAX_PASSES, PROFILE_PASSES = 5.0, 1.0  # of all members over all items; the profile may use more
 MAX_STEPS = 4  # on all items, for each of the two curves
@@ -55,7 +58,7 @@ class TwoStage:
         if joint:
             replace(climb, tempered=True, limit=MAX_PASSES + PROFILE_PASSES).run()
         evaluations = tuple(whole.known.values())
-        search = SigmaSearch(evaluations, 0.0, 0.0, whole.items, joint, climb.passes)
+        search = SigmaSearch(evaluations, 0.0, 0.0, len(whole.rows[0.0][0]), joint, climb.passes)
         tried, best = {*whole.known, *sampled.known}, search.best.sigma
         below, above = [s for s in tried if s < best], [s for s in tried if s > best]
         search = replace(search, lower=max(below, default=best), upper=min(above, default=best))
@@ -63,6 +66,39 @@ class TwoStage:
         if joint:
             warn_at_limit(search.best.temperature)
         return search
+
+
+class LikelihoodCurve:
+    """Evaluations by sigma, each for one pass of all members, on all items or on a subsample."""
+
+    def __init__(self, request: Request, joint: bool, subsample: Subsample | None = None) -> None:
+        self.request = replace(request, data=subsample.data) if subsample else request
+        self.joint, self.subsample = joint, subsample
+        self.known: dict[float, Evaluation] = {}
+        self.rows: dict[float, tuple[Tensor, Tensor]] = {}  # ln L_i without and with the best T, both [N]
+
+    def __call__(self, sigma: float) -> Evaluation:
+        if sigma not in self.known:
+            members = run_members(self.request, sigma)
+            weights = self.subsample.weights.to(members.labels.device) if self.subsample else None
+            self.known[sigma] = found = evaluate_pass(members, self.joint, weights)
+            tempered = temper(members.averaged, found.temperature)
+            self.rows[sigma] = (
+                ensemble_log_likelihoods(members.member_log_likelihoods),
+                self.request.likelihood.log_likelihoods(tempered, members.labels),
+            )
+        return self.known[sigma]
+
+    @property
+    def passes(self) -> float:
+        """Forward passes of one network over all data; sigma = 0 needs one, any other sigma m."""
+        size, share = self.request.perturbation.size, self.subsample.share if self.subsample else 1.0
+        return share * sum(size if sigma else 1 for sigma in self.known)
+
+    def standard_error(self, sigma: float, tempered: bool) -> float:
+        """The standard error of the gain over sigma = 0, from the differences item by item."""
+        gains = self.rows[sigma][tempered] - self.rows[0.0][tempered]
+        return math.sqrt(len(gains)) * float(gains.std(correction=0))
 
 
 @dataclass(frozen=True)

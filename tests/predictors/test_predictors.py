@@ -63,6 +63,21 @@ def test_mc_dropout_leaves_network_and_generator_as_they_were() -> None:
     assert not any(module.training for module in sampled.modules())
 
 
+def test_mc_dropout_does_not_change_the_network_even_for_an_instant() -> None:
+    """A layer in the middle of the network looks at the user's own modules during every pass."""
+    seen = []
+
+    class Watch(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            seen.extend(module.training for module in watched.modules())
+            return x
+
+    watched = nn.Sequential(network(), Watch()).eval()
+    pm.McDropout(watched, 3)(data()[0])
+    assert len(seen) == 3 * len(list(watched.modules()))
+    assert not any(seen)
+
+
 def test_the_average_of_weights_is_their_mean() -> None:
     models, average = [network(seed, dropout=False) for seed in range(4)], pm.WeightAverage()
     for model in models:

@@ -24,8 +24,7 @@ from peppermill.parameters import select
 from peppermill.passes import Request, run_members
 from peppermill.perturbation import Perturbation
 from peppermill.tuning.golden import Golden
-from peppermill.tuning.likelihood_curve import LikelihoodCurve
-from peppermill.tuning.two_stage import TwoStage
+from peppermill.tuning.two_stage import LikelihoodCurve, TwoStage
 from tuning.curves import BASE, ITEMS, Curve, hill
 
 # The toy curves give all items one likelihood: no temperature is the best one then.
