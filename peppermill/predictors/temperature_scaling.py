@@ -20,8 +20,7 @@ class Tempered(nn.Module):
     def __init__(self, predictor: Any, temperature: float, likelihood: Likelihood) -> None:
         super().__init__()
         self.predictor = predictor = as_network(predictor)
-        self.temperature = temperature
-        self.likelihood = likelihood
+        self.temperature, self.likelihood = temperature, likelihood
         self.training = in_training_mode(predictor)
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
@@ -35,8 +34,7 @@ class Tempered(nn.Module):
 def fit_temperature(predictor: Any, validation: Data, *, likelihood: str | Likelihood | None = None) -> Any:
     """The same predictor at its best temperature; a PepEnsemble stays one, and saves its temperature.
 
-    For sigma and T together use `fit(..., temperature=True)`: T fitted after PEP's own sigma* can be worse than T
-    alone.
+    For sigma and T together use `fit(..., temperature=True)`: T fitted after PEP's sigma* can be worse than T alone.
     """
     chosen = likelihood_of(predictor, likelihood)
     if chosen.name == "gaussian":
