@@ -44,7 +44,6 @@ READING_ORDER = [
     "calibrators/",
     "tuning/result.py",
     "tuning/subsample.py",
-    "tuning/likelihood_curve.py",
     "tuning/golden.py",
     "tuning/",
     "views/",
@@ -74,7 +73,7 @@ CORE = [
 #: Lines and files of each room, docstrings and blank lines included; a budget rises only with its reason beside it.
 BUDGET = {
     "top level": (2050, 14),
-    "tuning": (750, 8),
+    "tuning": (750, 7),
     "calibrators": (300, 4),
     "views": (150, 2),
     "engines": (1250, 10),
