@@ -1,4 +1,4 @@
-"""Data in the forms people have them, as batches on the network's device, the same in every pass.
+"""Data in any accepted form, as batches on the network's device, the same in every pass.
 
 Data that fit in memory are read once. Larger data are read in chunks, and a DataLoader's batches are cached on disk, so
 that images are not decoded again for every sigma.
@@ -234,7 +234,7 @@ def _pair(inputs: Any, labels: Any, argument: str, batch_size: int) -> Pair:
 
 
 def split_batch(batch: Any, argument: str) -> Batch:
-    """One batch as (inputs, labels); of a dict, the labels are under "labels" or "label"."""
+    """One batch as (inputs, labels); in a dict, the labels are under "labels" or "label"."""
     if isinstance(batch, Mapping):
         key = next((key for key in ("labels", "label") if key in batch), None)
         if key is not None:

@@ -29,8 +29,8 @@ class PepEnsemble(nn.Module):
     """m members around the network's weights, in place of the network: call it as you call the network.
 
     It gives the logarithm of the averaged probability (eq. 9), [batch, classes]: valid logits, on which softmax and
-    cross-entropy stay right. The network is held, not copied, and never changed. `engine` says how the members run: a
-    choice of the moment, no part of the recipe.
+    cross-entropy stay right. The network is held, not copied, and never changed. `engine` says how the members run; it
+    is not part of the recipe.
     """
 
     def __init__(self, model: nn.Module, recipe: Recipe, engine: str | Engine = "auto") -> None:
@@ -83,12 +83,12 @@ class PepEnsemble(nn.Module):
 
     @property
     def temperature(self) -> float:
-        """T, applied after averaging; 1 where none was fitted."""
+        """T, applied after averaging; 1 if none was fitted."""
         return self.recipe.temperature
 
     @property
     def search(self) -> SigmaSearch:
-        """Every (sigma, L(sigma)) that was paid for."""
+        """The search for sigma*: every sigma that was tried, with L(sigma)."""
         return self.recipe.search
 
     @property
@@ -105,13 +105,13 @@ class PepEnsemble(nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         """ln of the averaged probability, in the network's own layout.
 
-        For other likelihoods, what the network itself would give.
+        For other likelihoods, outputs like those of the network.
         """
         predictions = mean_prediction(self.likelihood, self.member_predictions(*args, **kwargs))
         return self.likelihood.outputs(temper(predictions, self.temperature))
 
     def predict_proba(self, *args: Any, **kwargs: Any) -> Tensor:
-        """p(y; x, theta*, sigma*) of eq. 9; of a yes-or-no question, the probability of yes."""
+        """p(y; x, theta*, sigma*) of eq. 9; for a yes-or-no question, the probability of yes."""
         if self.likelihood.name == "gaussian":
             raise TypeError(
                 "a regression has no class probabilities: call the ensemble itself for its mean and log-variance."
@@ -141,7 +141,7 @@ class PepEnsemble(nn.Module):
         return self.predictions_of(self.member_pass(data))
 
     def predictions_of(self, members: MemberPass) -> Predictions:
-        """The ensemble's prediction from a pass of its members that was already paid for."""
+        """The ensemble's prediction from a pass that its members have already made."""
         log_probs = temper(members.averaged, self.temperature)
         if self.temperature == 1:
             log_likelihoods = ensemble_log_likelihoods(members.member_log_likelihoods[: 1 if self.sigma == 0 else None])
@@ -159,11 +159,11 @@ class PepEnsemble(nn.Module):
         return self.predict_items(batches).log_likelihoods - network.log_likelihoods
 
     def with_temperature(self, temperature: float) -> PepEnsemble:
-        """The same ensemble with a temperature on top of the one it has."""
+        """The same ensemble with its T multiplied by this temperature."""
         return PepEnsemble(self.model, replace(self.recipe, temperature=self.temperature * temperature), self.engine)
 
     def without_temperature(self) -> PepEnsemble:
-        """PEP alone, from the values of sigma that were already paid for: the best of them at T = 1."""
+        """PEP alone: of the values of sigma that the search tried, the best one at T = 1."""
         search = replace(self.search, joint=False)
         recipe = replace(self.recipe, sigma=search.best.sigma, temperature=1.0, search=search)
         return PepEnsemble(self.model, recipe, self.engine)
@@ -214,7 +214,7 @@ class PepEnsemble(nn.Module):
 
 
 def load(path: str | Path, model: nn.Module, *, engine: str = "auto", precision: str | None = None) -> PepEnsemble:
-    """The ensemble that `save` wrote, on the network for which it was fitted, and on no other."""
+    """The ensemble that `save` wrote, for the network on which it was fitted; any other network is refused."""
     model = as_network(model)
     changed = difference(read_fingerprint(path), fingerprint(model))
     if changed:

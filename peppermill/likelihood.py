@@ -30,7 +30,7 @@ def ensemble_log_likelihood(member_log_likelihoods: Tensor) -> Tensor:
 
 
 def temper(log_probs: Tensor, temperature: float) -> Tensor:
-    """The distribution proportional to p^(1/T), classes in the last dimension; itself, bit for bit, where T is 1."""
+    """The distribution proportional to p^(1/T), classes in the last dimension; unchanged, bit for bit, if T is 1."""
     return log_probs if temperature == 1 else (log_probs / temperature).log_softmax(dim=-1)
 
 
@@ -219,7 +219,7 @@ LIKELIHOODS: dict[str, type[Categorical] | type[Bernoulli] | type[Gaussian]] = {
 
 
 def likelihood_named(likelihood: str | Likelihood, settings: Mapping[str, int] | None = None) -> Likelihood:
-    """The likelihood that a name stands for; a likelihood stands for itself."""
+    """The likelihood of this name; a likelihood is returned as it is."""
     if not isinstance(likelihood, str):
         return likelihood
     if likelihood not in LIKELIHOODS:

@@ -1,7 +1,7 @@
 """Which theta is perturbed: rules that select parameters of a network by name, expression or function.
 
-Biases, norm layers and embeddings are never noise targets unless they are asked for by name; buffers (batch-norm
-statistics) never are. Tied parameters are one parameter, under the first of their names.
+Biases, norm layers and embeddings are perturbed only if they are asked for by name, buffers (batch-norm statistics)
+never. Tied parameters are one parameter, under the first of their names.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 from torch import Tensor, nn
 
@@ -18,7 +18,7 @@ from peppermill.types import Params
 
 @dataclass(frozen=True)
 class Candidate:
-    """One parameter that might be perturbed, with every name it goes by and the type of its owner under each."""
+    """One parameter that might be perturbed, with all its names, and the type of the owning module under each."""
 
     name: str
     aliases: tuple[str, ...]
@@ -37,7 +37,11 @@ _ADDED = re.compile(r"bias|token|embed|position|pos_", re.IGNORECASE)
 
 def conv_kernels(candidates: list[Candidate]) -> list[Candidate]:
     """Convolution kernels, the paper's choice on ImageNet."""
-    return [candidate for candidate in kernels(candidates) if _is_convolution(candidate)]
+    return [
+        candidate
+        for candidate in kernels(candidates)
+        if candidate.value.ndim >= 4 or any("conv" in kind.__name__.lower() for kind in candidate.kinds)
+    ]
 
 
 def kernels(candidates: list[Candidate]) -> list[Candidate]:
@@ -59,7 +63,7 @@ def all_parameters(candidates: list[Candidate]) -> list[Candidate]:
 
 
 def matching(expression: str) -> Rule:
-    """Every parameter one of whose names the regular expression finds."""
+    """Every parameter with a name that the regular expression finds."""
     try:
         pattern = re.compile(expression)
     except re.error as error:
@@ -116,39 +120,25 @@ def _candidates(model: nn.Module) -> list[Candidate]:
         aliases.setdefault(id(value), []).append(name)
     found = []
     for name, value in model.named_parameters():
-        kinds = tuple(_kind(model, alias) for alias in aliases[id(value)])
+        kinds = []
+        for alias in aliases[id(value)]:
+            path, _, own = alias.rpartition(".")
+            module: Any = model.get_submodule(path)
+            # An adapter, which holds parameters for others, names their types; None is state, which is never perturbed.
+            kinds.append(module.parameter_kind(own) if hasattr(module, "parameter_kind") else type(module))
         if value.is_floating_point() and None not in kinds:
-            found.append(Candidate(name, tuple(aliases[id(value)]), cast(tuple[type, ...], kinds), value))
+            found.append(Candidate(name, tuple(aliases[id(value)]), tuple(kinds), value))
     return found
 
 
-def _kind(model: nn.Module, alias: str) -> type | None:
-    """The type of the module that owns a parameter.
-
-    A module that holds parameters for others names their types with `parameter_kind(name)`: None for state, such as
-    running statistics, which is never perturbed.
-    """
-    path, _, name = alias.rpartition(".")
-    module: Any = model.get_submodule(path)
-    return module.parameter_kind(name) if hasattr(module, "parameter_kind") else type(module)
-
-
 def _is_kernel(candidate: Candidate) -> bool:
-    return candidate.value.ndim >= 2 and any(
-        not _ADDED.search(_meaning(alias, kind))
-        and "norm" not in kind.__name__.lower()
-        and not issubclass(kind, (nn.Embedding, nn.EmbeddingBag))
-        for alias, kind in zip(candidate.aliases, candidate.kinds, strict=True)
-    )
-
-
-def _meaning(alias: str, kind: type) -> str:
-    """The last part of a name; also the one before it if the module has lost its type, as in an exported graph."""
-    return " ".join(re.split(r"[./]", alias)[-2 if kind is nn.Module else -1 :])
-
-
-def _is_convolution(candidate: Candidate) -> bool:
-    return candidate.value.ndim >= 4 or any("conv" in kind.__name__.lower() for kind in candidate.kinds)
+    for alias, kind in zip(candidate.aliases, candidate.kinds, strict=True):
+        # In an exported graph a module has lost its type, so the part before the last one counts too.
+        name = " ".join(re.split(r"[./]", alias)[-2 if kind is nn.Module else -1 :])
+        multiplies = not _ADDED.search(name) and "norm" not in kind.__name__.lower()
+        if candidate.value.ndim >= 2 and multiplies and not issubclass(kind, (nn.Embedding, nn.EmbeddingBag)):
+            return True
+    return False
 
 
 def _nothing_selected(model: nn.Module, parameters: Selection, candidates: list[Candidate]) -> str:

@@ -1,4 +1,4 @@
-"""What any predictor says about every item of the data: the common ground of tempering, evaluating and comparing."""
+"""The predictions of any predictor for every item: what temperatures, scores and comparisons are computed from."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from peppermill.types import Data, Inputs, Likelihood
 
 @dataclass(frozen=True)
 class Predictions:
-    """Of N items: normalised log-probabilities [N, K], labels [N], ln L_i [N]."""
+    """For N items: normalised log-probabilities [N, K], labels [N], ln L_i [N]."""
 
     log_probs: Tensor
     labels: Tensor
@@ -32,10 +32,10 @@ class Predictions:
 def predict(
     predictor: Any, data: Data | Batches, *, likelihood: str | Likelihood | None = None, argument: str = "data"
 ) -> Predictions:
-    """The predictions of a network, a PepEnsemble or any other Predictor; predictions are their own.
+    """The predictions of a network, a PepEnsemble or any other Predictor; `Predictions` are returned as they are.
 
-    An object that knows better, having a method `predict_items`, is asked. Of several processes each predicts its part
-    of the data, and all get the predictions for all items.
+    A predictor may have its own method `predict_items`. In a process group each process predicts its share of the
+    batches, and every process gets the predictions for all items.
     """
     if isinstance(predictor, Predictions):
         return predictor
@@ -53,7 +53,7 @@ def predict(
 def predict_unlabelled(
     predictor: Any, inputs: Inputs, *, likelihood: str | Likelihood | None = None, batch_size: int = 500
 ) -> Tensor:
-    """What a predictor says of inputs that have no labels: [N, K] as in `Predictions`, on the CPU."""
+    """The predictions for inputs without labels: [N, K] as in `Predictions`, on the CPU."""
     predictor = as_network(predictor)
     refuse_training_mode(predictor)
     chosen, count = likelihood_of(predictor, likelihood), _length(inputs)
@@ -62,8 +62,9 @@ def predict_unlabelled(
     with progress("predicting", count) as tick:
         for batch, unknown in batches:
             outputs = output_tensor(call(predictor, batch))
-            if not hasattr(predictor, "predict_items"):  # an ensemble was looked at when it was fitted
-                _check_outputs(outputs, chosen)
+            if not hasattr(predictor, "predict_items"):  # an ensemble was checked when it was fitted
+                shape = outputs.shape if outputs.ndim < 2 else chosen.predict(outputs).shape[:-1]
+                chosen.check(outputs, torch.zeros(shape, dtype=torch.long, device=outputs.device))
             parts.append(chosen.predict(outputs.cpu().double()).flatten(end_dim=-2))
             tick(len(unknown))
     log_probs = torch.cat(parts)
@@ -97,12 +98,6 @@ def _predict(predictor: Any, batches: Batches, likelihood: Likelihood) -> Predic
     facts = {"likelihood": likelihood, "weights": digest_of(list(state_of(predictor))) if grouped() else ""}
     log_probs, labels = gather_rows(columns, [len(labels) for _, labels in parts], facts)
     return Predictions(log_probs, labels, likelihood.log_likelihoods(log_probs, labels), likelihood)
-
-
-def _check_outputs(outputs: Tensor, likelihood: Likelihood) -> None:
-    """What the likelihood says of outputs whatever the labels are: the first label, 0, is one of every likelihood."""
-    shape = outputs.shape if outputs.ndim < 2 else likelihood.predict(outputs).shape[:-1]
-    likelihood.check(outputs, torch.zeros(shape, dtype=torch.long, device=outputs.device))
 
 
 def _check(log_probs: Tensor, argument: str) -> None:

@@ -17,7 +17,7 @@ Inputs: TypeAlias = Any
 #: One step through the data: inputs and labels.
 Batch: TypeAlias = tuple[Inputs, Tensor]
 
-#: What users hand over: a DataLoader, a Dataset, a list of batches, or a pair (inputs, labels).
+#: What users pass as data: a DataLoader, a Dataset, a list of batches, or a pair (inputs, labels).
 Data: TypeAlias = DataLoader[Any] | Dataset[Any] | Iterable[Any] | tuple[Any, Any]
 
 #: Called with a number of items each time a network has seen that many.
@@ -37,11 +37,11 @@ class Likelihood(Protocol):
     def name(self) -> str: ...
 
     def settings(self) -> Mapping[str, int | str]:
-        """What `likelihood.likelihood_named` needs to build this one again."""
+        """The settings with which `likelihood_named` builds this likelihood again."""
         ...
 
     def check(self, outputs: Tensor, labels: Tensor) -> None:
-        """Raise where outputs and labels cannot be what this likelihood expects."""
+        """Raise if outputs or labels are not what this likelihood expects."""
         ...
 
     def predict(self, outputs: Tensor) -> Tensor:
@@ -65,9 +65,9 @@ class Likelihood(Protocol):
         ...
 
     def outputs(self, predictions: Tensor) -> Tensor:
-        """Predictions in the form in which the network itself gives them."""
+        """Predictions in the layout of the network's own outputs."""
         ...
 
 
 class PepWarning(UserWarning):
-    """Something that a careful user wants to know, and that stops nothing."""
+    """A problem that a careful user should know about, but that does not stop the work."""

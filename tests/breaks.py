@@ -104,7 +104,7 @@ BREAKS = [
     Break(
         "norm layers are perturbed",
         "parameters.py",
-        'and "norm" not in kind.__name__.lower()',
+        ' and "norm" not in kind.__name__.lower()',
         "",
         "tests/test_parameters.py",
     ),

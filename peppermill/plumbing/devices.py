@@ -1,4 +1,4 @@
-"""Where a network's numbers lie, and of what type they are."""
+"""The device and the floating-point type of a network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a network must be before it is used: a torch module, not in training mode, given shapes that it takes."""
+"""Checks before a network is used: it is a torch module, in evaluation mode, and gets shapes that it accepts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.fx import GraphModule
 
 
 def as_network(model: Any) -> Any:
-    """The network as the core sees it: a Keras model, or what has one inside, gets an adapter; others are themselves.
+    """The network as an nn.Module: a Keras model, or a module that contains one, gets an adapter.
 
     Keras is recognised by the names of the classes, so that only those who use it import it.
     """
@@ -52,7 +52,7 @@ def refuse_training_mode(model: Any) -> None:
 
 @contextmanager
 def explain_shapes(model: Any) -> Iterator[None]:
-    """Within this, the complaint of an exported graph about inputs of another shape than its own comes with a cure."""
+    """Inside this context, an exported graph's error about the shape of its inputs says what to do."""
     try:
         yield
     except (AssertionError, RuntimeError) as error:

@@ -1,4 +1,4 @@
-"""A warning that points at the user's own line, however many of ours lie between."""
+"""Warnings that point at the user's own line, not at a line of this library."""
 
 from __future__ import annotations
 
