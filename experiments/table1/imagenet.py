@@ -46,9 +46,6 @@ class Pictures:
     labels: Tensor
     digest: str
 
-    def __len__(self) -> int:
-        return len(self.labels)
-
 
 def listing(folder: Path, classes: int, label_file: Path | None = None) -> Listing:
     """The images of folders named by class number or by WordNet id, or of one flat folder with a file of labels."""

@@ -50,6 +50,7 @@ def tiny_figure3(folder: Path, out: Path, **changes: Any) -> figure3.Settings:
     return figure3.Settings(**places(folder, out), **small | changes)
 
 
+@pytest.mark.slow
 def test_figure_3_keeps_every_point_of_every_epoch_and_the_rows_of_a_run_before(
     data_folder: Path, tmp_path: Path
 ) -> None:
@@ -108,6 +109,7 @@ def tiny_ood(folder: Path, out: Path, **changes: Any) -> out_of_distribution.Set
     return out_of_distribution.Settings(**places(folder, out), **small | changes)
 
 
+@pytest.mark.slow
 def test_ood_scores_every_method_and_keeps_its_network(data_folder: Path, tmp_path: Path) -> None:
     said: list[str] = []
     asked = replace(tiny_ood(data_folder, tmp_path), say=said.append)

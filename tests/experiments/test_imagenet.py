@@ -137,5 +137,5 @@ def test_other_images_have_a_cache_of_their_own(tmp_path: Path) -> None:
     before = kept(listing(folder, CLASSES), tmp_path / "cache")
     write_image(folder / "0" / name(8), 8)
     after = kept(listing(folder, CLASSES), tmp_path / "cache")
-    assert (len(before), len(after)) == (7, 8)
+    assert (len(before.labels), len(after.labels)) == (7, 8)
     assert before.digest != after.digest
