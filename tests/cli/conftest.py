@@ -64,11 +64,11 @@ def quiet():
 
 
 class Slow(nn.Sequential):
-    """Leaves a file when it runs, and takes its time."""
+    """Leaves a file when it runs, and takes its time; it asks for a value, so that no engine traces it."""
 
     def forward(self, x):
         Path("running").touch()
-        time.sleep(0.05)
+        time.sleep(0.05 if float(x[0, 0]) < 1e30 else 1.0)
         return super().forward(x)
 
 
