@@ -74,7 +74,7 @@ class Batches:
         cache = DiskCache() if is_worth_caching(self.source) else None
         for raw in _without_global_generator(self.source):
             if size >= MEMORY_BYTES:
-                cache = cache and cache.added(chunk)
+                cache = None if cache is None else cache.added(chunk)
                 yield chunk
                 chunk, size, chunks = [], 0, chunks + 1
             batch = split_batch(raw, self.argument)
@@ -88,7 +88,7 @@ class Batches:
             raise self._changed()
         self._digest = digest
         if chunks:
-            self.on_disk = cache and cache.added(chunk)
+            self.on_disk = None if cache is None else cache.added(chunk)
         else:
             self.in_memory = chunk
         yield chunk
