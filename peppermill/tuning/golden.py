@@ -16,7 +16,7 @@ from peppermill.calibrators.temperature import best_temperature, warn_at_limit
 from peppermill.likelihood import ensemble_log_likelihoods
 from peppermill.passes import MemberPass, Request, run_members
 from peppermill.tuning.result import Evaluation, SigmaSearch, check_interval, warn_about
-from peppermill.tuning.search import GOLDEN, GROWTH, Paid, Search, golden_section, grow_bracket
+from peppermill.tuning.search import GOLDEN, GROWTH, Memo, Search, golden_section, grow_bracket
 
 START = 0.02  # the first sigma of a search, in units of the root mean square of the selected weights
 
@@ -46,8 +46,8 @@ class Golden:
                 known[sigma] = evaluate_pass(run_members(request, sigma), joint)
             return known[sigma]
 
-        plain = Paid(lambda sigma: evaluate(sigma).log_likelihood)
-        profile = Paid(lambda sigma: evaluate(sigma).tempered_log_likelihood)
+        plain = Memo(lambda sigma: evaluate(sigma).log_likelihood)
+        profile = Memo(lambda sigma: evaluate(sigma).tempered_log_likelihood)
         lowest, start = self.lower or 0.0, self.lower or START * request.perturbation.scale()
         upper = self.upper or max(grow_bracket(plain, start).upper, GROWTH * lowest)
         found = golden_section(plain, lowest, upper, self.iterations)
@@ -64,7 +64,7 @@ class Golden:
             warn_at_limit(search.best.temperature)
         return search
 
-    def _look_closer(self, profile: Paid, sigmas: list[float], end: float, width: float) -> Search:
+    def _look_closer(self, profile: Memo, sigmas: list[float], end: float, width: float) -> Search:
         """Golden section between the neighbors of the best sigma so far, down to an interval of this width."""
         best = max(range(len(sigmas)), key=lambda k: profile(sigmas[k]))
         left = max(self.lower or 0.0, sigmas[max(best - 1, 0)])

@@ -28,7 +28,7 @@ class Search:
         return max(self.points, key=lambda point: (point[1], -point[0]))
 
 
-class Paid:
+class Memo:
     """A function that remembers its values; one that is not a number counts as minus infinity."""
 
     def __init__(self, function: Callable[[float], float]) -> None:
@@ -50,16 +50,16 @@ def golden_section(function: Callable[[float], float], lower: float, upper: floa
         raise ValueError(f"`lower={lower}` must be below `upper={upper}`: exchange them or widen the interval.")
     if iterations < 1:
         raise ValueError(f"`iterations={iterations}` must be at least 1.")
-    paid = function if isinstance(function, Paid) else Paid(function)
+    memo = function if isinstance(function, Memo) else Memo(function)
     left, right = upper - GOLDEN * (upper - lower), lower + GOLDEN * (upper - lower)
     for _ in range(iterations):
-        if paid(left) >= paid(right):
+        if memo(left) >= memo(right):
             upper, right = right, left
             left = upper - GOLDEN * (upper - lower)
         else:
             lower, left = left, right
             right = lower + GOLDEN * (upper - lower)
-    return Search(tuple(paid.points), lower, upper)
+    return Search(tuple(memo.points), lower, upper)
 
 
 def grow_bracket(
@@ -77,11 +77,11 @@ def grow_bracket(
     directions the function may dip before it rises. The walk goes at least as far as `reach`. If its first step is the
     best or nothing beats f(0), up to `steps_down` smaller steps look between 0 and `start`.
     """
-    paid = function if isinstance(function, Paid) else Paid(function)
-    walked, falls = [(0.0, paid(0.0))], 0
+    memo = function if isinstance(function, Memo) else Memo(function)
+    walked, falls = [(0.0, memo(0.0))], 0
     for step in range(16):  # the last one is two million times as large as the first
         x = min(start * GROWTH**step, limits[1])
-        walked.append((x, paid(x)))
+        walked.append((x, memo(x)))
         fell = walked[-1][1] < walked[-2][1] or walked[-1][1] == -math.inf
         falls += fell
         risen = max(value for _, value in walked) > walked[0][1]
@@ -91,10 +91,10 @@ def grow_bracket(
     upper, below = walked[min(peak + 1, len(walked) - 1)][0], start
     for _ in range(steps_down if peak <= 1 else 0):
         x = max(below / GROWTH, limits[0])
-        if x == below or paid(below) > max(paid(x), paid(0.0)):
+        if x == below or memo(below) > max(memo(x), memo(0.0)):
             break
         upper, below = below, x
-    return Search(tuple(paid.points), 0.0, upper)
+    return Search(tuple(memo.points), 0.0, upper)
 
 
 def count_peaks(points: tuple[Point, ...], depth: float) -> int:

@@ -29,8 +29,8 @@ def test_the_summit_of_a_hill_lies_between_the_points(peak, stretch):
 
 
 @pytest.mark.parametrize("added", [lambda s: -9.0, lambda s: 4 + 300 * s**2, lambda s: 1 - 2 * s**2 - 9000 * s**4])
-def test_a_part_that_differs_by_a_polynomial_is_bent_onto_the_whole(added):
-    """As many values of the whole as the polynomial has coefficients give the whole at every point of the part."""
+def test_a_subsample_that_differs_by_a_polynomial_is_corrected_exactly(added):
+    """With as many known values as the polynomial has coefficients, the corrected curve is exact."""
     whole = lambda s: hill(s) + s**2 * added(s)  # noqa: E731
     points = SIGMAS[3:13]
     bent = GainCurve(drawn(hill), drawn(whole, (points[0], points[4], points[-1])))

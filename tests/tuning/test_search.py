@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 
-from peppermill.tuning.search import GOLDEN, Paid, Search, count_peaks, golden_section, grow_bracket
+from peppermill.tuning.search import GOLDEN, Memo, Search, count_peaks, golden_section, grow_bracket
 
 
 def parabola(peak):
@@ -33,7 +33,7 @@ def test_the_interval_shrinks_by_the_golden_ratio_and_keeps_the_peak(peak, left,
 @pytest.mark.parametrize("iterations", [1, 2, 7, 20])
 @pytest.mark.parametrize(("lower", "upper"), [(0, 1), (-3, 8), (0.25, 0.26)])
 @pytest.mark.parametrize("peak", [-100.0, 0.2, 0.255, 100.0])
-def test_pays_for_each_point_once_and_for_no_more_than_iterations_plus_one(lower, upper, iterations, peak):
+def test_computes_each_point_once_and_no_more_than_iterations_plus_one(lower, upper, iterations, peak):
     asked = []
     search = golden_section(lambda x: asked.append(x) or -((x - peak) ** 2), lower, upper, iterations)
     assert len(asked) == len(set(asked)) == iterations + 1
@@ -80,14 +80,14 @@ def test_of_equal_values_the_smallest_x_is_best():
     assert Search(((3.0, 1.0), (1.0, 1.0), (2.0, 1.0), (0.0, 0.5)), 0, 3).best == (1.0, 1.0)
 
 
-def test_what_was_paid_before_is_not_paid_again():
+def test_a_known_value_is_not_computed_again():
     asked = []
-    paid = Paid(lambda x: asked.append(x) or parabola(0.3)(x))
-    golden_section(paid, 0, 1, 5)
+    memo = Memo(lambda x: asked.append(x) or parabola(0.3)(x))
+    golden_section(memo, 0, 1, 5)
     before = len(asked)
-    again = golden_section(paid, 0, 1, 5)
+    again = golden_section(memo, 0, 1, 5)
     assert len(asked) == before
-    assert again.points == tuple(paid.points)
+    assert again.points == tuple(memo.points)
 
 
 @pytest.mark.parametrize(("lower", "upper"), [(1, 1), (2, 1), (0, math.nan)])
@@ -109,12 +109,12 @@ def test_grow_bracket_brackets_a_peak_of_any_scale(peak, start):
     assert bracket.upper <= max(start, peak * (1 + 1 / GOLDEN) * 2)
 
 
-def test_the_search_after_the_walk_starts_from_a_point_that_is_paid_for():
+def test_the_search_after_the_walk_starts_from_a_known_point():
     asked = []
-    paid = Paid(lambda x: asked.append(x) or parabola(7.0)(x))
-    bracket = grow_bracket(paid, 1.0)
+    memo = Memo(lambda x: asked.append(x) or parabola(7.0)(x))
+    bracket = grow_bracket(memo, 1.0)
     walked = len(asked)
-    golden_section(paid, 0, bracket.upper, 6)
+    golden_section(memo, 0, bracket.upper, 6)
     assert len(asked) == walked + 6
 
 
@@ -125,7 +125,7 @@ def curve(*values):
 
 
 @pytest.mark.parametrize(
-    ("values", "paid", "upper"),
+    ("values", "count", "upper"),
     [
         ((0, 1, 2, 1, 9), 4, 3),  # risen, then fallen: the walk ends
         ((0, -1, 2, 1, 9), 4, 3),  # a dip before the rise is forgiven
@@ -138,9 +138,9 @@ def curve(*values):
         ((0, 0, 0, 0, 1, 0, 9), 6, 5),  # noise too small for half precision changes nothing, and is no fall
     ],
 )
-def test_the_walk_ends_when_the_function_falls_after_it_has_risen(values, paid, upper):
+def test_the_walk_ends_when_the_function_falls_after_it_has_risen(values, count, upper):
     bracket = grow_bracket(curve(*values), 1.0)
-    assert len(bracket.points) == paid
+    assert len(bracket.points) == count
     assert bracket.upper == (1 / GOLDEN**2) ** (upper - 1)
 
 

@@ -140,7 +140,7 @@ def test_a_subsample_that_sees_a_gain_where_all_items_see_none_does_not_have_the
 
 
 @pytest.mark.parametrize("sampled", [False, True])
-def test_sigma_is_zero_if_noise_does_not_help_and_little_is_paid_to_know_it(sampled):
+def test_sigma_is_zero_if_noise_does_not_help_after_few_passes(sampled):
     falling = lambda sigma: BASE - sigma  # noqa: E731
     with pytest.warns(pm.PepWarning, match="noise does not help here: no sigma that was tried beats sigma = 0"):
         found = Curve(falling, falling if sampled else None).tune(TwoStage())
@@ -195,7 +195,7 @@ def test_nothing_but_broken_members_leaves_the_network_as_it_is():
 
 
 def many(count, seed=0):
-    """The network of `overfitted`, and so many items of the kind that it was trained on."""
+    """The network of `overfitted`, and this many items of the kind that it was trained on."""
     model, _, _ = networks.overfitted(seed)
     centers = torch.randn(networks.CLASSES, networks.FEATURES, generator=torch.Generator().manual_seed(100 + seed))
     generator = torch.Generator().manual_seed(1000 + seed)
