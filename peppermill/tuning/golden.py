@@ -57,7 +57,7 @@ class Golden:
         for edge, reached in ((self.upper, found.upper), (self.lower, found.lower)):
             if edge and edge == reached:
                 evaluate(edge)  # tells whether the maximum lies at the end of the interval or inside
-        passes = 1 + request.perturbation.size * (len(known) - 1)
+        passes = 1.0 + request.perturbation.size * (len(known) - 1)
         search = SigmaSearch(tuple(known.values()), found.lower, found.upper, len(network.labels), joint, passes)
         warn_about(search, self.lower, self.upper)
         if joint:
