@@ -6,7 +6,7 @@ that images are not decoded again for every sigma.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sized
 from copy import copy
 from dataclasses import dataclass
 from itertools import islice
@@ -99,10 +99,19 @@ class Batches:
             return self
         if self._share is None:
             self._share = part = copy(self)
-            part.is_share, part._digest = True, None
+            part.is_share, part.in_memory, part.on_disk, part._digest = True, None, None, None
             part.source = self._every(rank(), count())
             part._repeats = self._repeats or isinstance(part.source, list)
         return self._share
+
+    def count_items(self) -> int | None:
+        """The number of items of all processes together, if it is known without reading them."""
+        if isinstance(self.source, Pair):
+            return len(self.source.labels)
+        if isinstance(self.source, list):
+            return sum(len(split_batch(batch, self.argument)[1]) for batch in self.source)
+        dataset = getattr(self.source, "dataset", None)
+        return len(dataset) if isinstance(dataset, Sized) else None
 
     def alike(self, batches: list[Batch]) -> Batches:
         """Other batches, on the same device and of the same type."""

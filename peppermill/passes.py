@@ -62,6 +62,7 @@ def run_members(request: Request, sigma: float) -> MemberPass:
         columns = [torch.cat(column) for column in zip(*[(rows.T, mean, y) for rows, mean, y in results], strict=True)]
     facts: dict[str, object] = {"`sigma`": sigma, "`size`": size, "`noise`": noise}
     if grouped() and sigma == 0:
+        facts[f"number of items in `{request.data.argument}`"] = request.data.count_items()
         facts |= {"`parameters`": list(center), "weights": digest_of(list(state_of(request.model)))}
     matrix, averaged, labels = gather_rows(columns, [len(y) for _, _, y in results], facts)
     if not len(labels):

@@ -95,7 +95,10 @@ def _predict(predictor: Any, batches: Batches, likelihood: Likelihood) -> Predic
             tick(len(labels))
     none = torch.zeros(0, device=batches.device)  # of a process without batches
     columns = [torch.cat(column) for column in zip(*parts, strict=True)] if parts else [none, none]
-    facts = {"likelihood": likelihood, "weights": digest_of(list(state_of(predictor))) if grouped() else ""}
+    facts: dict[str, object] = {"likelihood": likelihood}
+    if grouped():
+        facts[f"number of items in `{batches.argument}`"] = batches.count_items()
+        facts["weights"] = digest_of(list(state_of(predictor)))
     log_probs, labels = gather_rows(columns, [len(labels) for _, labels in parts], facts)
     return Predictions(log_probs, labels, likelihood.log_likelihoods(log_probs, labels), likelihood)
 

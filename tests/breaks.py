@@ -85,7 +85,7 @@ BREAKS = [
         "distributed/gather.py",
         "[places.to(column.device)]",
         "",
-        "tests/test_processes.py",
+        "tests/distributed/test_processes.py",
     ),
     Break(
         "the golden section takes every interval to start at zero",

@@ -16,21 +16,17 @@ from pathlib import Path
 from typing import Any
 
 import networks
-import numpy as np
 import torch
 import torch.distributed as dist
-from peppermill.parts import part_of
-from peppermill.processes.group import rank
-from peppermill.processes.results import total
-from PIL import Image
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import peppermill as pm
+from peppermill import data as data_module
 from peppermill.data import Batches
+from peppermill.distributed.group import rank
 from peppermill.plumbing import progress
 from peppermill.report.run import plain
-from peppermill.sources.items import Items
 
 ITEMS = 83
 
@@ -87,13 +83,14 @@ def in_form(form: str, data: tuple[torch.Tensor, torch.Tensor], batch_size: int)
 
 
 @contextmanager
-def kept(kept_bytes: int | None) -> Iterator[None]:
-    """Data beyond so many bytes are not held at once."""
-    defaults = Batches.__init__.__kwdefaults__
-    before = dict(defaults)
-    defaults.update({"kept_bytes": kept_bytes} if kept_bytes else {})
-    yield
-    defaults.update(before)
+def memory_of(limit: int | None) -> Iterator[None]:
+    """Hold at most this many bytes of inputs in memory."""
+    before = data_module.MEMORY_BYTES
+    data_module.MEMORY_BYTES = limit or before
+    try:
+        yield
+    finally:
+        data_module.MEMORY_BYTES = before
 
 
 def saved(pep: pm.PepEnsemble) -> str:
@@ -107,7 +104,7 @@ def everything(form: str, batch_size: int, kept_bytes: int | None = None, temper
     model, (inputs, labels), (test_inputs, test_labels) = overfitted()
     validation = in_form(form, (inputs[:ITEMS], labels[:ITEMS]), batch_size)
     test = in_form(form, (test_inputs[:ITEMS], test_labels[:ITEMS]), batch_size)
-    with kept(kept_bytes):
+    with memory_of(kept_bytes):
         pep = pm.fit(
             model,
             validation,
@@ -137,8 +134,8 @@ def everything(form: str, batch_size: int, kept_bytes: int | None = None, temper
         }
 
 
-def quick(items: int, batch_size: int, temperature: bool) -> dict[str, Any]:
-    """The quick search, on data of which it takes a sample."""
+def two_stage(items: int, batch_size: int, temperature: bool) -> dict[str, Any]:
+    """The default search, on data large enough for a subsample."""
     model = networks.cnn()
     inputs, labels = networks.items(items, (1, 6, 6))
     with torch.no_grad():
@@ -150,60 +147,26 @@ def quick(items: int, batch_size: int, temperature: bool) -> dict[str, Any]:
     return {"sigma": pep.sigma, "curve": curve, "passes": pep.search.passes, "saved": saved(pep)}
 
 
-def pictures(
-    count: int, batch_size: int, bad: list[int], kept_bytes: int = 2**30, named: bool = False, skip_bad: bool = True
-) -> dict[str, Any]:
-    """A fit and the predictions of pictures that are decoded now, some of them damaged; and which were decoded."""
-    decoded: list[int] = []
-
-    def load(row: int) -> Image.Image:
-        decoded.append(row)
-        if row in bad:
-            raise OSError("damaged")
-        return Image.fromarray(np.random.RandomState(row).randint(0, 256, (5, 5, 3)).astype(np.uint8))
-
-    def prepare(image: Image.Image) -> Any:
-        found = torch.from_numpy(np.array(image)).permute(2, 0, 1).float() / 255 - 0.5
-        return {"input": found} if named else found
-
-    model = networks.seeded(lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(36, 3)))
-    names = [f"{row}.png" for row in range(count)]
-    items = Items("imagefolder:x", names, torch.arange(count) % 3, load, prepare, skip_bad=skip_bad)
-    mine = items.part(batch_size)
-    mine.first_input()
-    data, _ = items.read_together(mine, batch_size, kept_bytes)
-    pep = pm.fit(model, data, size=2, search=pm.Golden(upper=0.5, iterations=2), batch_size=batch_size)
-    found = pm.predict(pep, Batches(data, model, batch_size=batch_size))
-    curve = [list(vars(e).values()) for e in pep.search.evaluations]
-    result = {
-        "sigma": pep.sigma,
-        "curve": curve,
-        "log_probs": found.log_probs.tolist(),
-        "labels": found.labels.tolist(),
-    }
-    return {"result": result, "decoded": decoded}
-
-
 def reads(batch_size: int, kept_bytes: int | None = None) -> list[int]:
     """Which items are read for a fit."""
     model, (inputs, labels), _ = overfitted()
     data = Read(inputs[:40], labels[:40])
-    with kept(kept_bytes):
+    with memory_of(kept_bytes):
         pm.fit(model, DataLoader(data, batch_size=batch_size), size=2)
     return data.read
 
 
 def loader_options() -> list[Any]:
-    """How the loader of a part reads, of a loader that reads in its own way."""
+    """The options of the loader of a share."""
     loader = DataLoader(
         TensorDataset(*networks.items(40)), batch_size=8, num_workers=2, prefetch_factor=3, timeout=5, collate_fn=tuple
     )
-    source = part_of(Batches(loader)).source
+    source = Batches(loader).share().source
     return [source.num_workers, source.prefetch_factor, source.timeout, source.collate_fn is tuple, len(source)]
 
 
 def sigma_of(count: int, batch_size: int) -> list[Any]:
-    """A fit of so many items, however few; and their predictions."""
+    """A fit on a few items, and their predictions."""
     model, (inputs, labels), _ = overfitted()
     pep = pm.fit(model, (inputs[:count], labels[:count]), size=2, search=pm.Golden(iterations=2), batch_size=batch_size)
     found = pm.predict(pep, Batches((inputs[:count], labels[:count]), model, batch_size=batch_size))
@@ -211,7 +174,7 @@ def sigma_of(count: int, batch_size: int) -> list[Any]:
 
 
 def pixels(ignored: str) -> list[Any]:
-    """Outputs [B, K, 2, 2]: every pixel is an item, but for the ignored."""
+    """Outputs [B, K, 2, 2]: every pixel is an item, except the ignored ones."""
     model = networks.seeded(lambda: nn.Conv2d(1, 3, 3))
     inputs, _ = networks.items(12, (1, 4, 4))
     labels = torch.randint(3, (12, 2, 2), generator=torch.Generator().manual_seed(2))
@@ -289,11 +252,6 @@ def probed() -> str:
     return json.dumps(plain(found))
 
 
-def sums(parts: list[list[float]]) -> float:
-    """The sum of all lists, each process having one."""
-    return total(torch.tensor(parts[rank()], dtype=torch.float64))
-
-
 def odd_one_out(what: str) -> Any:
     """One process differs: the last."""
     odd = rank() == dist.get_world_size() - 1
@@ -307,10 +265,8 @@ def odd_one_out(what: str) -> Any:
         options["parameters"] = "last_layer" if odd else "kernels"
     elif what == "length":
         data = networks.items(38 if odd else 40)
-    elif what == "order":
-        data = DataLoader(Read(*(part.flip(0) for part in data)) if odd else Read(*data), batch_size=8)
     elif what == "labels":
-        data[1][-1] = 7  # in the part of the last process alone
+        data[1][8 if dist.get_world_size() == 2 else 20] = 7  # in a batch of the last process
     elif what == "training":
         model.train(odd)
     elif what == "argument":
@@ -320,14 +276,6 @@ def odd_one_out(what: str) -> Any:
     elif what == "alone" and odd:
         return None
     return pm.fit(model, data, **options).sigma
-
-
-def after_a_failure() -> list[Any]:
-    """Bad labels, caught; then good ones."""
-    try:
-        odd_one_out("labels")
-    except (ValueError, pm.ProcessError) as error:
-        return [type(error).__name__, *sigma_of(40, 8)]
 
 
 def refused(what: str) -> None:
@@ -344,17 +292,6 @@ def refused(what: str) -> None:
     else:
         model = nn.parallel.DistributedDataParallel(model).eval()
     pm.fit(model, data)
-
-
-def warned(what: str) -> None:
-    """A warning of the search; one that only the items of one process, or of all, give rise to."""
-    if what == "search":
-        pm.fit(networks.mlp(), networks.items(40), size=2, search=pm.TwoStage(upper=1e-9), batch_size=8)
-    else:
-        first = {"all": 0, "last": 32}[what]
-        inputs = torch.linspace(0, 1, 40)[:, None] - (torch.arange(40) < first)[:, None].float() * 2
-        data = Batches((inputs.repeat(1, 2), torch.ones(40, 2)), batch_size=8)
-        pm.predict(nn.Identity().eval(), data, likelihood="bernoulli")
 
 
 def first_alone() -> list[Any] | None:
@@ -386,10 +323,10 @@ class Terminal(io.StringIO):
 def shown() -> str:
     """What a fit writes on this process's terminal, where a line is shown at once."""
     network, validation, _ = overfitted()
-    before, patience = sys.stderr, progress.PATIENCE
-    sys.stderr, progress.PATIENCE = Terminal(), 0.0
+    before, patience = sys.stderr, progress.DELAY_SECONDS
+    sys.stderr, progress.DELAY_SECONDS = Terminal(), 0.0
     try:
         pm.fit(network, validation, size=2, batch_size=5)
         return sys.stderr.getvalue()
     finally:
-        sys.stderr, progress.PATIENCE = before, patience
+        sys.stderr, progress.DELAY_SECONDS = before, patience
