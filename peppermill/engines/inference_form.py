@@ -1,6 +1,6 @@
 """What is called: the network as a function of its weights, with batch norms folded and images channels last.
 
-`torch.fx` traces the network once. Its weights become arguments, each batch norm is folded into the layer before or
+`torch.fx` records the network once. Its weights become arguments, each batch norm is folded into the layer before or
 after it, and images and kernels are laid out channels last. `fold` turns a member's parameters into the weights of that
 function, once per member. It serves every engine and every precision.
 
@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
 from peppermill.engines import PRECISIONS
-from peppermill.engines.network_shell import Shells, shell_of
+from peppermill.engines.network_shell import Shells, attributes_of, same_objects, shell_of
 from peppermill.plumbing.devices import device_of
 from peppermill.plumbing.nested import output_tensor
 from peppermill.types import Params
@@ -112,16 +112,18 @@ class PlainForm:
     def __init__(self, model: nn.Module, precision: str | None, reason: str) -> None:
         self.shells, self.reason = Shells(model), reason
         self.device, self.precision = device_of(model), precision
+        self.attributes = attributes_of(model)
 
     def fold(self, params: Params) -> Params:
         return params
 
     def is_current(self) -> bool:
-        return True
+        """Whether every attribute of the network is still the same, but for those that it changes itself."""
+        return bool(self.shells.changes_itself) or same_objects(self.attributes, attributes_of(self.shells.model))
 
     def __call__(self, weights: Params, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
         with autocast(self.device, self.precision):
-            return output_tensor(self.shells(weights, args, kwargs))
+            return output_tensor(self.shells(weights, args, kwargs)).clone()  # it may be a buffer of the network
 
 
 class TracedForm:
@@ -132,10 +134,11 @@ class TracedForm:
     def __init__(self, model: nn.Module, selected: Sequence[str], precision: str | None, channels_last: bool) -> None:
         self.device, self.precision, self.channels_last = device_of(model), precision, channels_last
         self.state = {name: value.detach() for name, value in (*model.named_parameters(), *model.named_buffers())}
-        root = _Root(shell_of(model))
-        tracer = _Tracer()
-        self.graph = tracer.trace(root)
-        self.reads = [(model.get_submodule(path), name, value) for path, name, value in tracer.reads]
+        root = shell_of(model)
+        recorder = _Recorder(root)
+        self.graph = recorder.record()
+        self.reads = [(model.get_submodule(path), name, value) for path, name, value in recorder.reads]
+        self.forwards = {kind: kind.forward for kind in map(type, model.modules())}
         self.parts, arguments = _arguments(self.graph, root, _names(model))
         self.varies = [bool(part.names() & set(selected)) for part in self.parts]
         for part, nodes in zip(self.varies, arguments, strict=True):
@@ -155,8 +158,9 @@ class TracedForm:
         return weights
 
     def is_current(self) -> bool:
-        """Whether every attribute that the trace read still has its value."""
-        return all(vars(module).get(name) == value for module, name, value in self.reads)
+        """Whether every attribute that the trace read still has its value, and every class its code."""
+        same = all(vars(module).get(name) == value for module, name, value in self.reads)
+        return same and all(kind.forward is forward for kind, forward in self.forwards.items())
 
     def __call__(self, weights: list[Tensor | None], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
         (x,) = args
@@ -213,53 +217,61 @@ def autocast(device: torch.device, precision: str | None) -> AbstractContextMana
     return torch.autocast(device.type, dtype=PRECISIONS[precision], cache_enabled=False)
 
 
-class _Root(nn.Module):
-    """The network with one input: its other arguments have their defaults."""
+class _Recorder(fx.Tracer):
+    """Records what a network does with a stand-in for its input, and which of its attributes it reads.
 
-    def __init__(self, network: nn.Module) -> None:
+    `fx.Tracer.trace` patches `nn.Module` for every thread; this patches the classes of our own shell alone.
+    """
+
+    def __init__(self, root: nn.Module) -> None:
         super().__init__()
-        self.network = network
-
-    def forward(self, x: Any) -> Any:
-        return self.network(x)
-
-
-class _Tracer(fx.Tracer):
-    """Traces through every module that has parameters, and notes each attribute that the network's code reads."""
-
-    proxy_buffer_attributes = True
-
-    def __init__(self) -> None:
-        super().__init__()
+        self.root, self.graph = root, fx.Graph()
+        self.tensor_attrs = {value: path for path, value in root.named_buffers()}
+        self.paths = {module: path for path, module in root.named_modules()}
         self.reads: list[tuple[str, str, Any]] = []
 
-    def is_leaf_module(self, module: nn.Module, path: str) -> bool:
-        has_state = next(module.parameters(), next(module.buffers(), None)) is not None
-        return type(module) in NORMS or (type(module).__module__.startswith("torch.nn.") and not has_state)
+    def record(self) -> fx.Graph:
+        kinds = {module: type(module) for module in self.paths}
+        watched = {kind: self._watched(kind) for kind in set(kinds.values())}
+        x = self.create_proxy("placeholder", "x", (), {})
+        try:
+            for module, kind in kinds.items():
+                object.__setattr__(module, "__class__", watched[kind])
+            outputs = self.root(x)
+        finally:
+            for module, kind in kinds.items():
+                object.__setattr__(module, "__class__", kind)
+        self.graph.output(self.create_arg(outputs))
+        return self.graph
 
-    def call_module(self, module: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
-        path = self.path_of_module(module)
-        if self.is_leaf_module(module, path) or isinstance(module, _Root):
-            return super().call_module(module, forward, args, kwargs)
-        kind, reads = type(module), self.reads
+    def _watched(self, kind: type) -> type:
+        recorder = self
 
-        class Watched(kind):  # type: ignore[misc,valid-type]
+        class Watched(kind):  # type: ignore[misc]
+            def __call__(self, *args: Any, **kwargs: Any) -> Any:
+                if recorder.is_recorded_whole(self, kind):
+                    for name in (name for name in vars(self) if not name.startswith("_")):
+                        getattr(self, name)  # notes its value
+                    return recorder.create_proxy("call_module", recorder.paths[self], args, kwargs)
+                return super().__call__(*args, **kwargs)
+
             def __getattribute__(self, name: str) -> Any:
                 value = super().__getattribute__(name)
                 if not name.startswith("_") and name in super().__getattribute__("__dict__"):
                     if not isinstance(value, PLAIN_TYPES):
                         raise TypeError(f"it reads `{name}`, a {type(value).__name__} that may change")
-                    reads.append((path.removeprefix("network").removeprefix("."), name, value))
+                    recorder.reads.append((recorder.paths[self], name, value))
                 return value
 
             def __setattr__(self, name: str, value: Any) -> None:
                 raise TypeError(f"it writes to `{name}`")
 
-        module.__class__ = Watched
-        try:
-            return super().call_module(module, forward, args, kwargs)
-        finally:
-            object.__setattr__(module, "__class__", kind)
+        return Watched
+
+    def is_recorded_whole(self, module: nn.Module, kind: type) -> bool:
+        """Whether a module is one operation: batch norms, and modules of torch without parameters or buffers."""
+        has_state = next(module.parameters(), next(module.buffers(), None)) is not None
+        return kind in NORMS or (_is_of_torch(kind) and not has_state)
 
 
 def _obstacle(model: nn.Module, args: Any, kwargs: Any) -> str:
@@ -268,7 +280,16 @@ def _obstacle(model: nn.Module, args: Any, kwargs: Any) -> str:
         return "its input is not one tensor of real numbers"
     if any(module._forward_hooks or module._forward_pre_hooks for module in model.modules()):
         return "it has hooks"
+    for forward in {type(module).forward for module in model.modules() if not _is_of_torch(type(module))}:
+        code = getattr(forward, "__code__", None)
+        for name in code.co_names if code else ():
+            if isinstance(forward.__globals__.get(name), (int, float, str, list, dict, set, tuple, Tensor)):
+                return f"it reads the global `{name}`, which may change"
     return ""
+
+
+def _is_of_torch(kind: type) -> bool:
+    return kind.__module__.startswith("torch.nn.")
 
 
 def _agree(found: Tensor, expected: Tensor) -> bool:
@@ -282,7 +303,7 @@ def _names(model: nn.Module) -> dict[str, str]:
     """The network's own name of each array, by every path under which the graph may read it."""
     everything = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
     first: dict[int, str] = {}
-    return {f"network.{path}": first.setdefault(id(value), path) for path, value in everything}
+    return {path: first.setdefault(id(value), path) for path, value in everything}
 
 
 def _arguments(

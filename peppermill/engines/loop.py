@@ -67,7 +67,7 @@ def differentiable_groups(members: Members, precision: str | None) -> Iterator[G
 
         def outputs(args: tuple[Any, ...], kwargs: dict[str, Any], params: Any = params) -> Tensor:
             with autocast(device, precision):
-                return output_tensor(shells(params, args, kwargs)).unsqueeze(0)
+                return output_tensor(shells(params, args, kwargs)).clone().unsqueeze(0)
 
         yield outputs
 

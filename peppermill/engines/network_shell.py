@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+MAX_ATTRIBUTES = 10_000  # that are looked at, so that a network which holds its data set does not take for ever
+
 
 def shell_of(model: nn.Module) -> nn.Module:
     """A copy of the network's structure that shares its parameters and owns everything else, buffers included.
@@ -37,20 +39,57 @@ def shell_of(model: nn.Module) -> nn.Module:
 
 
 class Shells:
-    """Calls of one network with other weights, from any number of threads: each call has a shell of its own."""
+    """Calls of one network with other weights, from any number of threads: each call has a shell of its own.
+
+    A network that changes itself in a call (it counts, or keeps something made of its weights) gets a new shell for
+    every call, so that no member sees what another left behind.
+    """
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
         self.idle = [shell_of(model)]
+        self.changes_itself: bool | None = None  # unknown before the first call
 
     def __call__(self, params: dict[str, Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         try:
             shell = self.idle.pop()
         except IndexError:
             shell = shell_of(self.model)
+        before = attributes_of(shell) if self.changes_itself is None else None
         outputs = torch.func.functional_call(shell, params, args, kwargs)
-        self.idle.append(shell)  # only after success: an interrupted shell may hold a member's weights
+        if before is not None:
+            self.changes_itself = not same_objects(before, attributes_of(shell))
+        if not self.changes_itself:
+            self.idle.append(shell)  # only after success: an interrupted shell may hold a member's weights
         return outputs
+
+
+def attributes_of(model: nn.Module) -> list[Any]:
+    """Everything that a network holds beside its parameters: containers and objects are opened."""
+    found: list[Any] = []
+    pending = [value for module in model.modules() for name, value in vars(module).items() if name != "_parameters"]
+    seen: set[int] = set()
+    while pending and len(found) < MAX_ATTRIBUTES:
+        value = pending.pop()
+        found.append(value)
+        if id(value) in seen or isinstance(value, (nn.Module, type, FunctionType)):
+            continue
+        seen.add(id(value))
+        if isinstance(value, Tensor):
+            found.append(0 if value.is_inference() else value._version)
+        elif isinstance(value, dict):
+            pending += [*value, *value.values()]
+        elif isinstance(value, (list, tuple, set)):
+            pending += value
+        else:
+            pending += getattr(value, "__dict__", {}).values()
+    return found
+
+
+def same_objects(first: list[Any], second: list[Any]) -> bool:
+    """Whether two lists hold the same objects, or equal whole numbers, in the same order."""
+    pairs = zip(first, second, strict=False)
+    return len(first) == len(second) and all(a is b or (type(a) is int and a == b) for a, b in pairs)
 
 
 def _refuse_closures(model: nn.Module) -> None:
