@@ -85,7 +85,9 @@ RULES: dict[str, Rule] = {
 def select(model: nn.Module, parameters: Selection) -> Params:
     """The selected parameters theta* by name, in the network's order, as views that carry no gradient."""
     if not isinstance(model, nn.Module):
-        raise TypeError(f"`model` is a {type(model).__name__}, which is no torch.nn.Module: pass the network itself.")
+        raise TypeError(
+            f"`model` is a {type(model).__name__}, which is not a torch.nn.Module: pass the network itself."
+        )
     candidates = _candidates(model)
     chosen = _rule(parameters)(candidates)
     if not chosen:

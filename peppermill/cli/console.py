@@ -31,7 +31,7 @@ debug = {"on": False}
 
 
 def harden_streams() -> None:
-    """Make every text printable: by a terminal without Greek letters, and by a closed stream, which swallows it."""
+    """Make every text printable, also on a terminal without Greek letters and on a closed stream."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115

@@ -48,7 +48,7 @@ def tuning(data: str, source: Source, validation: int | None, seed: int) -> tupl
 def testing(data: str, source: Source, pep: PepEnsemble | None, all_items: bool) -> tuple[Any, Sequence[str]]:
     """The items to test on, without those on which sigma was tuned; and the names of the classes, if they have some.
 
-    If the tuned data have changed since, they are refused: nobody could say which of them were tuned on.
+    If the data have changed since, they are refused: it is no longer known which items were tuned on.
     """
     found = _found(data, source)
     names = getattr(found, "class_names", None) or source.class_names or ()
@@ -99,7 +99,7 @@ def _checked(data: Any, source: Source) -> Any:
     found = len(items.class_names) if items.class_names else int(items.labels.max()) + 1
     if found > classes or (items.class_names and found != classes):
         raise ValueError(
-            f"{items.origin} has {found:,} classes, but the network tells {classes:,} apart: name the right data, or, "
+            f"{items.origin} has {found:,} classes, but the network has {classes:,}: name the right data, or, "
             "for a part of the network's classes, all of them in their order with `?classes=FILE`."
         )
     return items

@@ -77,7 +77,7 @@ class PepCallback(_callback_class()):  # type: ignore[misc]
         super().__init__()
         known = [one.name for one in signature(fit).parameters.values() if one.kind is one.KEYWORD_ONLY]
         for name in options.keys() - {*known, *OLD_KEYWORDS}:
-            raise TypeError(f"`{name}` is no option of PepCallback or `pm.fit`: choose among {', '.join(known)}.")
+            raise TypeError(f"`{name}` is not an option of PepCallback or `pm.fit`: choose among {', '.join(known)}.")
         self.network, self.path, self.dataloader, self.batch = network, path, dataloader, batch
         self.options = {"temperature": temperature, **options}
         self.pep: PepEnsemble | None = None
@@ -136,7 +136,7 @@ class PepCallback(_callback_class()):  # type: ignore[misc]
         except AttributeError as error:
             parts = ", ".join(name for name, _ in pl_module.named_children()) or "none"
             raise ValueError(
-                f"`network={self.network!r}` is no part of this {type(pl_module).__name__}: it has {parts}."
+                f"`network={self.network!r}` is not a part of this {type(pl_module).__name__}: it has {parts}."
             ) from error
 
     def _data(self, trainer: Any, network: nn.Module) -> Batches:

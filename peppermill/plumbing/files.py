@@ -33,7 +33,7 @@ def write_atomically(path: str | Path, content: str | bytes) -> None:
 
 
 def refuse_unwritable(path: str | Path | None) -> None:
-    """Raise if a file cannot be written: cheaper to know before the work than after it.
+    """Raise if a file cannot be written: better before the work than after it.
 
     A folder, a device or a pipe is refused: renaming a file over it would replace it.
     """

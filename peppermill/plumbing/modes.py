@@ -19,7 +19,7 @@ def as_network(model: Any) -> Any:
     if any(kind.__module__.startswith("keras.") for part in parts for kind in type(part).__mro__):
         if not isinstance(model, nn.Module):
             raise TypeError(
-                f"`model` is a {type(model).__name__}, which is no torch.nn.Module: set KERAS_BACKEND=torch before "
+                f"`model` is a {type(model).__name__}, which is not a torch.nn.Module: set KERAS_BACKEND=torch before "
                 "Keras is imported."
             )
         from peppermill.sources.keras import adapt

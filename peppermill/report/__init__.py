@@ -1,1 +1,1 @@
-"""Runs as pictures."""
+"""A run as a JSON file, an HTML page, tables and pictures."""

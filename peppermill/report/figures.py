@@ -82,8 +82,8 @@ def sigma_curve(sweep: Sweep, sigma: float | None = None) -> Figure:
 def reliability_diagrams(tables: Mapping[str, Reliability], minimum_count: int = 1) -> Figure:
     """Reliability diagrams side by side, one for each method.
 
-    Accuracy against confidence, and the number of items below. Bins of few items are pale: their gaps are chance. Those
-    with fewer than `minimum_count` do not count in the ECE.
+    Accuracy against confidence, and the number of items below. Bins of few items are pale: their gaps may be
+    chance. Those with fewer than `minimum_count` do not count in the ECE.
     """
     figure, axes = new_figure(
         len(tables), 1.75 * max(2, len(tables)), 3.0, rows=2, sharex="col", sharey="row", height_ratios=(3, 1)
@@ -161,7 +161,7 @@ def _draw_members(axis: Axes, effect: Effect, class_names: Sequence[str]) -> Non
 def size_curve(curve: SizeCurve, loss: float = 0.001, network: float | None = None) -> Figure:
     """NLL of k members with its interval, against k; the fewest that lose at most `loss` are marked.
 
-    `network`, the NLL of the network itself, is drawn where it is given.
+    `network`, the NLL of the network itself, is drawn if it is given.
     """
     figure, (axis,) = new_figure(1, COLUMN * 1.35, COLUMN)
     nll, fewest = [estimate.value for estimate in curve.nll], curve.smallest(loss)

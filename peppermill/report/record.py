@@ -42,7 +42,7 @@ def record_run(
     seed: int = 0,
     images: bool = True,
 ) -> Run:
-    """The run of predictors by name on the same test data, the network itself first; for `write_run`, `write_report`.
+    """The run of predictors by name on the same test data, the network itself first.
 
     Each is compared with the first. The items most helped and most hurt are those of the first ensemble without
     temperature, or of the first with one; `images=False` keeps their pictures out of the file. That ensemble without
@@ -72,7 +72,7 @@ def record_run(
     baseline, *others = predictions
     classes = predictions[baseline].log_probs.shape[1]
     if class_names and len(class_names) != classes:
-        raise ValueError(f"`class_names` has {len(class_names)} names, and the network tells {classes} classes apart.")
+        raise ValueError(f"`class_names` has {len(class_names)} names, but the network has {classes} classes.")
     compared = compare_all(predictions[baseline], {name: predictions[name] for name in others}, bins=bins, seed=seed)
     methods = tuple(
         method_of(

@@ -64,7 +64,7 @@ def save_figure(figure: Figure, path: str | Path) -> None:
 
 
 def refuse_other_formats(path: str | Path) -> None:
-    """Raise where no picture can be drawn to this path: cheaper to know before the work than after it."""
+    """Raise if no picture can be written to this path: better before the work than after it."""
     if Path(path).suffix not in FORMATS:
         raise ValueError(f"the picture {path} must end in one of {', '.join(FORMATS)}, which says its format.")
     _style()

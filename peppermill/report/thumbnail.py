@@ -13,7 +13,7 @@ SIDE = 64  # pixels of the longer side: enough to recognise a garment or a dog, 
 
 
 def thumbnail(item: Tensor) -> str | None:
-    """The picture of one item, [channels, height, width] or [height, width, channels]; None if it is no image."""
+    """The picture of one item, [channels, height, width] or [height, width, channels]; None if it is not an image."""
     pixels = _channels_last(item.detach().cpu())
     if pixels is None or not bool(pixels.isfinite().all()):
         return None

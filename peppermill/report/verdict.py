@@ -168,7 +168,7 @@ def _of_sweep(sweep: Mapping[str, Any] | None) -> Verdict:
         f"its log-loss goes from {-network['log_likelihood']:.4f} to {-best['log_likelihood']:.4f} (NLL) and its "
         f"stated confidence is {with_unit('ece', best['ece'])} off instead of "
         f"{with_unit('ece', network['ece'])} (ECE) on the {sweep['items']:,} items of the sweep; σ was "
-        "chosen on these very items, so this is no test.",
+        "chosen on these very items, so this is not a test.",
     )
 
 

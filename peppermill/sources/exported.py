@@ -13,7 +13,7 @@ from torch import nn
 
 from peppermill.plumbing.optional import reason
 
-_NO_ARCHIVE = "is no archive that `torch.export.save` wrote, or is damaged"
+_NO_ARCHIVE = "is not an archive that `torch.export.save` wrote, or is damaged"
 
 
 def read_exported(path: str) -> nn.Module:

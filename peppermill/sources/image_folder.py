@@ -60,8 +60,8 @@ def data(
         raise ValueError(f"{origin} has no picture in it: expected files that end in {', '.join(ENDINGS[:4])}, ...")
     others = sorted({*files} - {*names} - {*options.values()})
     if others:
-        one = f"1 file is no picture by its name and is not read ({others[0]})."
-        many = f"{len(others):,} files are no pictures by their names and are not read ({others[0]}, ...)."
+        one = f"1 file is not a picture by its name and is not read ({others[0]})."
+        many = f"{len(others):,} files are not pictures by their names and are not read ({others[0]}, ...)."
         warn_user(f"{origin}: {one if len(others) == 1 else many}")
     present = set(labels.tolist())
     empty = [name for k, name in enumerate(classes or ()) if k not in present]

@@ -128,7 +128,7 @@ class Items(Dataset[Any]):
         return [fresh[row] if row in fresh else decoded.cache[decoded.places[row]] for row in rows]
 
     def _decode(self, item: int, row: int) -> Any:
-        """A damaged file is the file's fault; a preparation that fails stops everything."""
+        """A damaged file is counted; a preparation that fails stops everything."""
         try:
             raw = self.load(row)
         except Exception as error:  # a damaged picture can make a decoder raise anything

@@ -92,7 +92,7 @@ def _saved(keras: Any, path: str) -> Any:
     with open(path, "rb") as file:
         start = file.read(8)
     if not (zipfile.is_zipfile(path) if path.endswith(".keras") else start == b"\x89HDF\r\n\x1a\n"):
-        raise ValueError(f"{path} is no file that `model.save` of Keras wrote, or is damaged: save the model again.")
+        raise ValueError(f"{path} is not a file that `model.save` of Keras wrote, or is damaged: save the model again.")
     with one_clear_line(f"keras:{path}", "expected a whole model of Keras' own layers, as `model.save` writes it"):
         return without_activation(keras, keras.saving.load_model(path, compile=False))
 

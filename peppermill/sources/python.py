@@ -22,7 +22,7 @@ def source(text: str, pretrained: bool = True) -> Source:
     made = made if isinstance(made, Source) else Source(made)
     if not isinstance(made.model, nn.Module):
         raise ValueError(
-            f"python:{text} returned {type(made.model).__name__}, which is no torch.nn.Module: let the function "
+            f"python:{text} returned {type(made.model).__name__}, which is not a torch.nn.Module: let the function "
             "return the network."
         )
     made.model.eval()

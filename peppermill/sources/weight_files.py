@@ -1,4 +1,4 @@
-"""Files of weights, whatever wrote them. A file can be from anybody: nothing but numbers is unpickled.
+"""Files of weights of every kind. A file can be from anybody, so nothing but numbers is unpickled.
 
 The format is known by the content: safetensors, `torch.save` (.pt, .pth, .th, .ckpt, .bin), or HDF5 of Keras.
 """
@@ -50,7 +50,7 @@ def read_checkpoint(source: Checkpoint) -> dict[str, Tensor]:
         for word, cause in REFUSALS.items():
             if word in str(error):
                 raise ValueError(f"{path} {cause}: save `model.state_dict()` alone.") from error
-        raise ValueError(f"{path} is no file that `torch.save` wrote, or is truncated ({reason(error)}).") from error
+        raise ValueError(f"{path} is not a file that `torch.save` wrote, or is truncated ({reason(error)}).") from error
     for key in STATE_KEYS:
         content = content[key] if isinstance(content, Mapping) and isinstance(content.get(key), Mapping) else content
     if not isinstance(content, Mapping) or not all(isinstance(value, Tensor) for value in content.values()):
@@ -64,7 +64,9 @@ def load_weights(model: nn.Module, source: Checkpoint) -> None:
     of_keras = not isinstance(source, Mapping) and _is_of_keras(Path(source))
     if of_keras and not hasattr(model, "load_weights"):
         kind = type(model).__name__
-        raise ValueError(f"{source} holds weights of Keras, and this {kind} is no Keras model: name one with `keras:`.")
+        raise ValueError(
+            f"{source} holds weights of Keras, and this {kind} is not a Keras model: name one with `keras:`."
+        )
     state = {} if of_keras else _without_prefix(read_checkpoint(source), model)
     try:
         if of_keras:

@@ -95,7 +95,7 @@ def test_data_that_are_not_there(refused, data, match):
         ),
         ("python:my_models:restnet", "my_models has no function 'restnet'; did you mean resnet?"),
         ("python:my_models:vgg", "my_models has no function 'vgg'; it has "),
-        ("python:my_models:number", "returned int, which is no torch.nn.Module"),
+        ("python:my_models:number", "returned int, which is not a torch.nn.Module"),
         ("python:my_models:softmaxed", "the network's outputs look like probabilities"),
         ("python:torch.nn:Linear", "is called without arguments, and cannot be"),
         (
@@ -133,7 +133,7 @@ def test_weights_that_are_no_numbers(folder, refused, value):
     ("name", "match"),
     [
         ("cut.safetensors", "cut.safetensors is not a safetensors file, or is truncated"),
-        ("text.pt", "text.pt is no file that `torch.save` wrote, or is truncated"),
+        ("text.pt", "text.pt is not a file that `torch.save` wrote, or is truncated"),
         ("missing.pt", "there is no file missing.pt: give the path of the weights"),
         ("folder", "there is no file folder: give the path of the weights"),
     ],

@@ -358,9 +358,9 @@ def refused(peppermill, *arguments):
             "labels.csv has labels for nobody.png, but the folder has no",
         ),
         (NETWORK, "imagefolder:val?colour=red", "the option 'colour=red' is unknown or empty"),
-        ("python:picture_models:ten", FOLDER, "imagefolder:val has 3 classes, but the network tells 10 apart"),
-        ("python:picture_models:two", FOLDER, "imagefolder:val has 3 classes, but the network tells 2 apart"),
-        ("python:picture_models:two", "imagefolder:val/eel?labels=high.csv", "has 8 classes, but the network tells 2"),
+        ("python:picture_models:ten", FOLDER, "imagefolder:val has 3 classes, but the network has 10"),
+        ("python:picture_models:two", FOLDER, "imagefolder:val has 3 classes, but the network has 2"),
+        ("python:picture_models:two", "imagefolder:val/eel?labels=high.csv", "has 8 classes, but the network has 2"),
         ("python:picture_models:bare", FOLDER, "this model does not say how its pictures are prepared. Say how, as in"),
         (NETWORK, "hf:./nowhere:test", "hf:./nowhere:test could not be loaded ("),
     ],
@@ -408,7 +408,7 @@ def test_a_name_between_colons_stays_a_name(peppermill, val):
     (val / "notes.txt").write_text("")
     val.rename("cat")
     found = peppermill("fit", NETWORK, "imagefolder:cat", "--size", 2, "--iterations", 1)
-    assert "note: imagefolder:cat: 1 file is no picture by its name and is not read (notes.txt).\n" in found.stderr
+    assert "note: imagefolder:cat: 1 file is not a picture by its name and is not read (notes.txt).\n" in found.stderr
 
 
 def test_no_global_generator_is_touched(done, val):

@@ -212,7 +212,7 @@ def test_a_regression_has_no_calibration_error(tmp_path):
     [
         ({"parameters": "conv"}, {}, "`parameters='conv'` selects nothing in this Module"),
         ({"size": 0}, {}, "`size=0` must be a whole number of members"),
-        ({"network": "backbone"}, {}, "`network='backbone'` is no part of this Module: it has net"),
+        ({"network": "backbone"}, {}, "`network='backbone'` is not a part of this Module: it has net"),
         ({"dataloader": 1}, {}, "`dataloader=1` must be one of the 1 loaders, from 0 on"),
         ({"path": "."}, {}, "cannot be written: give the path of a file"),
         ({"likelihood": "poisson"}, {}, "`likelihood='poisson'` is unknown"),
@@ -239,7 +239,7 @@ def test_validation_data_that_are_shuffled_are_refused_before_the_training(modul
 
 def test_an_option_that_does_not_exist_is_refused_at_once():
     with pytest.raises(
-        TypeError, match=r"`sise` is no option of PepCallback or `pm.fit`: choose among parameters, size"
+        TypeError, match=r"`sise` is not an option of PepCallback or `pm.fit`: choose among parameters, size"
     ):
         pm.PepCallback(sise=3)
 

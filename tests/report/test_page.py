@@ -147,7 +147,7 @@ def test_a_run_without_a_sweep_has_no_slider(run, tmp_path):
 def test_a_sweep_alone_has_a_page(run, tmp_path):
     found = page(pm.Run("a sweep", {}, (), run.sweep, run.provenance), tmp_path)
     assert figures(found) == {"sigma", "reliability"}
-    assert "so this is no test" in found.text
+    assert "so this is not a test" in found.text
 
 
 def test_a_regression_has_a_page(tmp_path):

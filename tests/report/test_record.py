@@ -104,7 +104,7 @@ def test_a_regression_is_recorded_without_classes():
 
 def test_names_must_fit_the_classes(trained):
     network, data, *_ = trained
-    with pytest.raises(ValueError, match=re.escape("`class_names` has 2 names, and the network tells 3 classes apart")):
+    with pytest.raises(ValueError, match=re.escape("`class_names` has 2 names, but the network has 3 classes")):
         pm.record_run({"network": network}, data, title="", class_names=("a", "b"))
 
 

@@ -121,7 +121,7 @@ def test_a_sweep_alone_is_no_test():
     assert found.claim == "Noise of σ = 0.02 helps this network most"
     assert found.details.replace(NBSP, " ") == (
         "its log-loss goes from 0.4000 to 0.3500 (NLL) and its stated confidence is 2.00 % off instead of 6.00 % (ECE) "
-        "on the 700 items of the sweep; σ was chosen on these very items, so this is no test."
+        "on the 700 items of the sweep; σ was chosen on these very items, so this is not a test."
     )
     assert verdict({"methods": [], "sweep": None}).claim == "Nothing was measured in this run"
 

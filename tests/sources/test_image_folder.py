@@ -63,7 +63,7 @@ def test_what_begins_with_a_dot_is_not_looked_at(folder):
 def test_files_that_are_no_pictures_are_counted(folder):
     (folder / "cat" / "notes.txt").write_text("")
     (folder / "README").write_text("")
-    with pytest.warns(PepWarning, match=r"2 files are no pictures by their names and are not read \(README, \.\.\.\)"):
+    with pytest.warns(PepWarning, match=r"2 files are not pictures by their names and are not read \(README, \.\.\.\)"):
         assert len(found(folder)) == 6
 
 

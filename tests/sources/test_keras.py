@@ -162,8 +162,8 @@ def test_weights_from_a_file_go_into_an_application(ending, tmp_path, monkeypatc
         ("keras:ResNet5", r"keras has no classifier 'ResNet5': did you mean keras:ResNet50"),
         ("keras:resnet50", r"did you mean keras:ResNet50,"),
         ("keras:nowhere.keras", r"there is no file nowhere\.keras"),
-        ("keras:broken.keras", r"^broken\.keras is no file that `model\.save` of Keras wrote, or is damaged"),
-        ("keras:broken.h5", r"^broken\.h5 is no file that `model\.save` of Keras wrote, or is damaged"),
+        ("keras:broken.keras", r"^broken\.keras is not a file that `model\.save` of Keras wrote, or is damaged"),
+        ("keras:broken.h5", r"^broken\.h5 is not a file that `model\.save` of Keras wrote, or is damaged"),
         (
             "keras:other.keras",
             r"keras:other\.keras could not be loaded \(.*\): expected a whole model of Keras' own lay",
@@ -175,7 +175,10 @@ def test_weights_from_a_file_go_into_an_application(ending, tmp_path, monkeypatc
         ("keras:ResNet50?size=large", r"`size=large` must be a whole number, at least 1"),
         ("keras:ResNet50?pretrained=false&size=8", r"keras:ResNet50 could not be loaded \(.*at least 32"),
         ("checkpoint:broken.h5@keras:MobileNetV2?size=32", r"broken\.h5 does not fit this Functional: "),
-        ("checkpoint:broken.h5@timm:resnet18", r"broken\.h5 holds weights of Keras, and this ResNet is no Keras model"),
+        (
+            "checkpoint:broken.h5@timm:resnet18",
+            r"broken\.h5 holds weights of Keras, and this ResNet is not a Keras model",
+        ),
     ],
 )
 def test_what_cannot_be_had_gets_one_clear_line(text, match, tmp_path, monkeypatch):

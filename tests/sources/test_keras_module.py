@@ -323,13 +323,13 @@ def test_a_torch_module_inside_a_keras_model_stays_in_evaluation_mode():
 
 def test_what_keras_makes_without_torch_is_refused_with_the_cure():
     with pytest.raises(
-        TypeError, match=r"`model` is a Mean, which is no torch\.nn\.Module: set KERAS_BACKEND=torch befor"
+        TypeError, match=r"`model` is a Mean, which is not a torch\.nn\.Module: set KERAS_BACKEND=torch befor"
     ):
         pm.fit(keras.metrics.Mean(), [])
 
 
 def test_what_is_no_network_is_refused():
-    with pytest.raises(TypeError, match=r"a function, which is no torch\.nn\.Module: pass the network itself"):
+    with pytest.raises(TypeError, match=r"a function, which is not a torch\.nn\.Module: pass the network itself"):
         pm.fit(keras_cnn, [])
 
 

@@ -89,7 +89,7 @@ def test_a_missing_function_is_told_which_there_are(name, missing):
 
 
 def test_what_is_no_network_is_refused(name):
-    with pytest.raises(ValueError, match=r":number returned int, which is no torch\.nn\.Module"):
+    with pytest.raises(ValueError, match=r":number returned int, which is not a torch\.nn\.Module"):
         source(f"{name}:number")
 
 

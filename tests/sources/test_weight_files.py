@@ -89,10 +89,10 @@ def test_a_whole_pickled_network_is_refused(model, tmp_path):
 @pytest.mark.parametrize(
     ("content", "match"),
     [
-        (b"hello world", r"weights\.pt is no file that `torch\.save` wrote, or is truncated"),
-        (b"neither", r"weights\.pt is no file that `torch\.save` wrote, or is truncated"),
-        (b"", r"weights\.pt is no file that `torch\.save` wrote, or is truncated"),
-        (pickle.dumps({"a": 1}, protocol=2), r"weights\.pt is no file that `torch\.save` wrote, or is truncated"),
+        (b"hello world", r"weights\.pt is not a file that `torch\.save` wrote, or is truncated"),
+        (b"neither", r"weights\.pt is not a file that `torch\.save` wrote, or is truncated"),
+        (b"", r"weights\.pt is not a file that `torch\.save` wrote, or is truncated"),
+        (pickle.dumps({"a": 1}, protocol=2), r"weights\.pt is not a file that `torch\.save` wrote, or is truncated"),
     ],
 )
 def test_what_is_no_torch_file_is_told_so(model, content, match, tmp_path):
@@ -105,7 +105,7 @@ def test_a_truncated_torch_file_is_told_so(model, tmp_path):
     torch.save(model.state_dict(), tmp_path / "weights.pt")
     whole = (tmp_path / "weights.pt").read_bytes()
     (tmp_path / "weights.pt").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(ValueError, match=r"is no file that `torch\.save` wrote, or is truncated"):
+    with pytest.raises(ValueError, match=r"is not a file that `torch\.save` wrote, or is truncated"):
         load_weights(model, tmp_path / "weights.pt")
 
 
@@ -203,7 +203,9 @@ def test_what_is_no_archive_is_told_so(archive, tmp_path):
     (tmp_path / "text.pt2").write_text("neither")
     rewritten(archive, lambda members: [members.pop(name) for name in list(members) if "models/" in name])
     for name in ("text.pt2", "model.pt2"):
-        with pytest.raises(ValueError, match=rf"{name} is no archive that `torch\.export\.save` wrote, or is damaged"):
+        with pytest.raises(
+            ValueError, match=rf"{name} is not an archive that `torch\.export\.save` wrote, or is damaged"
+        ):
             source_from(f"checkpoint:{tmp_path}/{name}")
     with pytest.raises(ValueError, match=r"there is no file .*nowhere\.pt2"):
         source_from(f"checkpoint:{tmp_path}/nowhere.pt2")
