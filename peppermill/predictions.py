@@ -56,7 +56,9 @@ def predict_unlabelled(
     """The predictions for inputs without labels: [N, K] as in `Predictions`, on the CPU."""
     predictor = as_network(predictor)
     refuse_training_mode(predictor)
-    chosen, count = likelihood_of(predictor, likelihood), _length(inputs)
+    lengths: list[int] = []
+    map_tensors(lambda tensor: lengths.append(len(tensor)), inputs)
+    chosen, count = likelihood_of(predictor, likelihood), lengths[0] if lengths else 0
     batches = Batches((inputs, torch.zeros(count)), predictor, batch_size=batch_size)
     parts = []
     with progress("predicting", count) as tick:
@@ -70,12 +72,6 @@ def predict_unlabelled(
     log_probs = torch.cat(parts)
     _check(log_probs, "data")
     return log_probs
-
-
-def _length(inputs: Inputs) -> int:
-    lengths: list[int] = []
-    map_tensors(lambda tensor: lengths.append(len(tensor)), inputs)
-    return lengths[0] if lengths else 0
 
 
 def likelihood_of(predictor: Any, likelihood: str | Likelihood | None) -> Likelihood:

@@ -22,7 +22,6 @@ REGISTRIES = {
     "Likelihoods (`likelihood=`)": "peppermill.likelihood:LIKELIHOODS",
     "Searches (`search=`)": "peppermill.tuning:SEARCHES",
     "Calibrators": "peppermill.calibrators:CALIBRATORS",
-    "Views of the inputs": "peppermill.views:VIEWS",
     "Engines (`engine=`)": "peppermill.engines:ENGINES",
     "Scores": "peppermill.metrics:SCORES",
     "Predictors": "peppermill.predictors:PREDICTORS",
