@@ -89,15 +89,19 @@ class Wrapped(nn.Module):
 
 
 class Interrupted(nn.Module):
-    """A network whose forward pass raises from its n-th call on."""
+    """A network whose forward pass raises from its n-th call on, whichever copy of it is called."""
+
+    remaining = 0
 
     def __init__(self, inner: nn.Module, calls: int, error: BaseException) -> None:
         super().__init__()
-        self.inner, self.calls, self.error = inner, calls, error
+        self.inner, self.error = inner, error
+        Interrupted.remaining = calls
 
     def forward(self, inputs: Tensor) -> Tensor:
-        self.calls -= 1
-        if self.calls < 0:
+        Interrupted.remaining -= 1
+        bool(inputs.isfinite().all())  # reads a value, so that nobody traces it
+        if Interrupted.remaining < 0:
             raise self.error
         logits: Tensor = self.inner(inputs)
         return logits

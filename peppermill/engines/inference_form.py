@@ -9,6 +9,7 @@ A network that torch.fx cannot trace whole (it branches on values, takes several
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -28,7 +29,9 @@ from peppermill.types import Params
 CONVOLUTIONS: tuple[Any, ...] = (F.conv1d, F.conv2d, F.conv3d)
 PRODUCTS: tuple[Any, ...] = (*CONVOLUTIONS, F.linear)
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+NORM_ARGUMENTS = ("input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps")
 IDENTITIES = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.Identity)
+CHECKS: tuple[Any, ...] = (torch._assert, getattr, operator.eq, operator.ne, operator.le, operator.ge)
 PLAIN_TYPES = (int, float, str, bool, type(None), tuple, torch.dtype, torch.device, type, FunctionType)
 CHECKED_ITEMS = 4  # of the first batch, on which the traced network is compared with the network itself
 
@@ -317,6 +320,9 @@ def _arguments(
             graph.erase_node(node)
         elif type(module) in NORMS:
             _functional_norm(graph, node, module)
+    for node in reversed(list(graph.nodes)):  # checks of shapes, and what was computed for them alone
+        if node.target in CHECKS and not node.users:
+            graph.erase_node(node)
     named = {node: names[node.target] for node in graph.nodes if node.op == "get_attr"}  # KeyError: a constant
     layers = {
         node: Layer(named[node.args[1]], named[node.args[2]] if node.args[2] else None)
@@ -360,10 +366,12 @@ def _functional_norm(graph: fx.Graph, node: fx.Node, module: Any) -> None:
 
 def _fold_norm(graph: fx.Graph, node: fx.Node, named: dict[fx.Node, str], layers: dict[fx.Node, Layer]) -> None:
     """Fold a norm into the layer that feeds it, or into the only layer that it feeds."""
-    x, *arrays = node.args[:5]
-    if node.kwargs or len(node.args) != 8 or node.args[5] or not isinstance(x, fx.Node):
+    given = dict(zip(NORM_ARGUMENTS, node.args, strict=False)) | node.kwargs
+    arrays = [given.get(name) for name in NORM_ARGUMENTS[1:5]]
+    x: Any = given["input"]
+    if given.get("training") or arrays[0] is None or any(array and array not in named for array in arrays):
         return
-    norm = Norm(*(named[array] if array else None for array in arrays), node.args[7])  # type: ignore[arg-type]
+    norm = Norm(*(named[array] if array else None for array in arrays), given.get("eps", 1e-5))  # type: ignore
     following = next(iter(node.users))
     if x in layers and len(x.users) == 1 and not layers[x].after:
         layers[x] = replace(layers[x], after=norm)
