@@ -92,7 +92,7 @@ def commands(page: Path) -> list[str]:
     """Every command line of ours that a page shows, in a block or within a sentence, unless `...` ends it."""
     text = text_of(page)
     lines = re.findall(r"^ *(?:torchrun .* -m )?peppermill ([a-z][^#\n]*)", text, re.MULTILINE)
-    inline = re.findall(r"`(?:torchrun [^`]* -m )?peppermill ([a-z][^`]*)`", text)
+    inline = re.findall(r"`(?:torchrun [^`]* -m )?peppermill ([a-z]+ [^`]*)`", text)  # a name alone is no command line
     return [" ".join(found.split()) for found in [*lines, *inline] if "..." not in found and "`" not in found]
 
 
