@@ -1,7 +1,12 @@
-"""One row is enough: a law, a calibrator or a predictor that is added to its table is known everywhere."""
+"""One row is enough: what is added to a registry is known to the library, its messages, its help and its pages.
+
+A row of `metrics.SCORES` is followed into every table in report/test_score_row.py.
+"""
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -10,12 +15,15 @@ import torch
 
 import peppermill as pm
 from peppermill.calibrators import CALIBRATORS, Calibrator
+from peppermill.engines import ENGINES, EngineRow
 from peppermill.noise import LAWS, Law
 from peppermill.predictors import PREDICTORS, PredictorRow
+from peppermill.tuning import SEARCHES, SearchRow
 
-sys.path.append(str(Path(__file__).parents[1] / "scripts"))
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.append(str(ROOT / "scripts"))
 
-import update_docs
+import update_docs  # noqa: E402
 
 
 def signs(words):
@@ -33,12 +41,52 @@ def test_a_law_is_one_row(monkeypatch, overfitted):
         pm.fit(model, validation, noise="cauchy")
 
 
+def test_an_engine_is_one_row(monkeypatch, overfitted):
+    row = EngineRow("slow", "the loop under another name", "peppermill.engines.loop:Loop")
+    monkeypatch.setitem(ENGINES, "slow", row)
+    model, validation, _ = overfitted
+    expected = pm.fit(model, validation, size=2, engine="loop")
+    assert pm.fit(model, validation, size=2, engine="slow").sigma == expected.sigma
+    with pytest.raises(ValueError, match=r"`engine='fast'` is unknown: choose one of auto, .*, slow"):
+        expected.with_engine("fast")
+
+
+def test_a_search_is_one_row(monkeypatch, overfitted):
+    row = SearchRow("classic", "golden section under another name", "peppermill.tuning.golden:Golden")
+    monkeypatch.setitem(SEARCHES, "classic", row)
+    model, validation, _ = overfitted
+    expected = pm.fit(model, validation, size=2, search="golden")
+    assert pm.fit(model, validation, size=2, search="classic").sigma == expected.sigma
+    with pytest.raises(ValueError, match=r"`search='best'` is unknown: choose one of two_stage, golden, classic"):
+        pm.fit(model, validation, search="best")
+
+
+def test_rows_are_in_the_help_of_the_command_line():
+    """In a process of its own, which adds the rows before the command is imported."""
+    code = """
+from peppermill.engines import ENGINES, EngineRow
+from peppermill.noise import LAWS, Law
+from peppermill.tuning import SEARCHES, SearchRow
+LAWS["signs"] = Law("signs", "plusminus", None)
+ENGINES["slow"] = EngineRow("slow", "leisurely", "")
+SEARCHES["classic"] = SearchRow("classic", "antiquated", "")
+from peppermill.cli.app import app
+app(["fit", "--help"])
+"""
+    environment = {**os.environ, "COLUMNS": "200", "PYTHONPATH": str(ROOT)}
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment).stdout
+    words = ("signs", "plusminus", "slow", "leisurely", "classic", "antiquated")
+    assert [word for word in words if word not in shown] == []
+
+
 @pytest.mark.parametrize(
     ("table", "row"),
     [
         (LAWS, Law("signs", "plus or minus one", signs)),
         (CALIBRATORS, Calibrator("none", "nothing at all", lambda *given: (1.0, 0.0))),
         (PREDICTORS, PredictorRow("oracle", "oracle", "knows everything", torch.nn.Identity)),
+        (ENGINES, EngineRow("slow", "the loop under another name", "peppermill.engines.loop:Loop")),
+        (SEARCHES, SearchRow("classic", "golden section under another name", "peppermill.tuning.golden:Golden")),
     ],
 )
 def test_a_row_is_in_the_pages(monkeypatch, table, row):
@@ -46,7 +94,7 @@ def test_a_row_is_in_the_pages(monkeypatch, table, row):
     assert f"| `{row.name}` | {row.help} |" in update_docs.registries()
 
 
-@pytest.mark.parametrize("table", [LAWS, CALIBRATORS, PREDICTORS])
+@pytest.mark.parametrize("table", [LAWS, CALIBRATORS, PREDICTORS, ENGINES, SEARCHES])
 def test_every_row_has_its_name_and_a_line_of_help(table):
     for name, row in table.items():
         assert row.name == name
