@@ -142,7 +142,10 @@ class TracedForm:
         self.graph = recorder.record()
         self.reads = [(model.get_submodule(path), name, value) for path, name, value in recorder.reads]
         self.forwards = {kind: kind.forward for kind in map(type, model.modules())}
-        self.parts, arguments = _arguments(self.graph, root, _names(model))
+        first: dict[int, str] = {}  # the network's own name of each array, by every path that the graph may read
+        arrays = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
+        names = {path: first.setdefault(id(value), path) for path, value in arrays}
+        self.parts, arguments = _arguments(self.graph, root, names)
         self.varies = [bool(part.names() & set(selected)) for part in self.parts]
         for part, nodes in zip(self.varies, arguments, strict=True):
             for node in nodes:
@@ -300,13 +303,6 @@ def _agree(found: Tensor, expected: Tensor) -> bool:
     tolerance = TOLERANCES.get(expected.dtype, 0.0)
     tolerance = max(tolerance, CUDA_TOLERANCE) if expected.is_cuda and expected.dtype != torch.float64 else tolerance
     return found.shape == expected.shape and bool(((found - expected).abs() <= tolerance * largest).all())
-
-
-def _names(model: nn.Module) -> dict[str, str]:
-    """The network's own name of each array, by every path under which the graph may read it."""
-    everything = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
-    first: dict[int, str] = {}
-    return {path: first.setdefault(id(value), path) for path, value in everything}
 
 
 def _arguments(
