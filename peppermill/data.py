@@ -121,7 +121,7 @@ class Batches:
 
     def _every(self, first: int, step: int) -> Iterable[Any]:
         """Every `step`-th batch; a DataLoader with indices does not read the others."""
-        source = self.in_memory or self.source
+        source: Any = self.in_memory or self.source
         if isinstance(source, list):
             return source[first::step]
         if isinstance(source, DataLoader) and type(source.sampler).__name__ == "DistributedSampler":
@@ -173,6 +173,7 @@ def rebuild_loader(loader: DataLoader[Any], **changes: Any) -> DataLoader[Any]:
     Another `dataset` is read in its own order, because a sampler belongs to the items that it was made for.
     """
     kept = {name: getattr(loader, name) for name in LOADER_OPTIONS if getattr(loader, name, "") != ""}
+    batches: dict[str, Any]
     if "batch_sampler" in changes:
         batches = {}
     elif loader.batch_size is None and loader.batch_sampler is not None and "dataset" not in changes:

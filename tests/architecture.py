@@ -101,7 +101,7 @@ DOORS = {
 LONG_FILES: dict[str, str] = {}
 
 #: The one file that may use names of PyTorch that begin with an underscore.
-PRIVATE_TORCH = "perturbation.py"  # torch._foreach_add: one call for all parameters
+PRIVATE_TORCH = "engines/inference_form.py"  # torch._assert, which a traced graph may call
 
 OPTIONAL = (
     *("matplotlib", "plotly", "timm", "transformers", "keras", "lightning", "pytorch_lightning", "torchvision"),

@@ -58,7 +58,7 @@ def _gather(columns: list[Tensor], sizes: list[int], facts: Mapping[str, Any]) -
 
 def _places(sizes: list[list[int]]) -> Tensor:
     """Where each row of the data stands when the processes' rows are laid end to end."""
-    parts = [list(torch.arange(sum(one)).split(one)) if one else [] for one in sizes]
+    parts = [list(torch.split(torch.arange(sum(one)), one)) if one else [] for one in sizes]
     starts = torch.tensor([0, *[sum(one) for one in sizes]]).cumsum(0).tolist()
     batches = sum(map(len, parts))
     order = [parts[k % len(parts)][k // len(parts)] + starts[k % len(parts)] for k in range(batches)]

@@ -51,6 +51,6 @@ def compiled_outputs(members: Members, precision: str | None, args: Any, kwargs:
     return torch.stack(outputs)
 
 
-@torch.compiler.disable
+@torch.compiler.disable  # type: ignore[untyped-decorator]
 def _member_params(members: Members) -> list[Params]:
     return list(members.perturbation().members(members.sigma))

@@ -73,7 +73,7 @@ class Captured:
             given = [next(static) if isinstance(value, Tensor) else value for value in (*args, *kwargs.values())]
             args, kwargs = tuple(given[: len(args)]), dict(zip(kwargs, given[len(args) :], strict=True))
             self.weights = [weights.member(members.sigma, k, "members") for k in range(members.count)]
-            streams = [torch.cuda.Stream() for _ in range(STREAMS)]
+            streams = [torch.cuda.Stream() for _ in range(STREAMS)]  # type: ignore[no-untyped-call]
 
             def run() -> list[Tensor]:
                 """Members on parallel streams, which begin and end with the current one."""
@@ -87,7 +87,7 @@ class Captured:
                     main.wait_stream(stream)
                 return outputs
 
-            side = torch.cuda.Stream()
+            side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
             side.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(side):
                 run()  # lets cuDNN and cuBLAS set up what a capture must not

@@ -141,7 +141,7 @@ class TracedForm:
         recorder = _Recorder(root)
         self.graph = recorder.record()
         self.reads = [(model.get_submodule(path), name, value) for path, name, value in recorder.reads]
-        self.forwards = {kind: kind.forward for kind in map(type, model.modules())}
+        self.forwards: dict[Any, Any] = {type(module): type(module).forward for module in model.modules()}
         first: dict[int, str] = {}  # the network's own name of each array, by every path that the graph may read
         arrays = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
         names = {path: first.setdefault(id(value), path) for path, value in arrays}
@@ -384,4 +384,4 @@ def _sees_no_border(node: fx.Node) -> bool:
     if node.target is F.linear:
         return True
     _, _, _, _, padding, _, groups = node.args
-    return groups == 1 and padding in (0, (0,), (0, 0), (0, 0, 0))
+    return bool(groups == 1 and padding in (0, (0,), (0, 0), (0, 0, 0)))

@@ -80,7 +80,7 @@ class Together:
         flat = [
             (isinstance(part, Layer), varies) for part, varies in columns for _ in range(1 + isinstance(part, Layer))
         ]
-        stacked: list[Tensor | None] = []
+        stacked: list[Any] = []
         size = self.weights.perturbation.size
         for member in range(size):
             weights = self.weights.member(sigma, member, "nothing" if keep else "directions")
@@ -104,8 +104,9 @@ def together_of(weights: MemberWeights) -> Together | None:
     with weights.lock:
         if "together" not in weights.prepared:
             form = weights.form
-            function = _batched(form) if isinstance(form, TracedForm) else None
-            weights.prepared["together"] = Together(weights, form, function) if function else None
+            weights.prepared["together"] = None
+            if isinstance(form, TracedForm) and (function := _batched(form)):
+                weights.prepared["together"] = Together(weights, form, function)
         found: Together | None = weights.prepared["together"]
         return found
 
