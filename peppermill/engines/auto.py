@@ -5,8 +5,8 @@ A rule and not a stopwatch, so that the same call gives the same bits every time
 | if | then |
 |---|---|
 | there is one member, or gradients may be wanted | loop |
+| no convolution is perturbed, and the members' weights and the batch are small | vmap |
 | the same members run again on a GPU, on a small batch | graphs |
-| no convolution is perturbed, and the batch is small | vmap |
 | otherwise | loop, with the members' weights kept if they fit |
 """
 
