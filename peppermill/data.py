@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
-from peppermill.datasets.disk_cache import DiskCache, is_worth_caching
 from peppermill.distributed.group import count, grouped, rank
 from peppermill.plumbing.devices import device_of, dtype_of
 from peppermill.plumbing.nested import bytes_of, digest_of, map_tensors
@@ -51,7 +50,7 @@ class Batches:
         self.device, self.dtype = device_of(model), dtype_of(model)
         self.is_share = False  # whether these are one process's batches only
         self.in_memory: list[Batch] | None = None
-        self.on_disk: DiskCache | None = None
+        self.on_disk: Iterable[list[Batch]] | None = None
         self._share: Batches | None = None
         self._digest: int | None = None
         self._repeats = isinstance(self.source, (Pair, list))
@@ -71,9 +70,13 @@ class Batches:
         self._refuse_changing_head()
         chunk: list[Batch] = []
         size, digest, chunks = 0, 0, 0
-        cache = DiskCache() if is_worth_caching(self.source) else None
+        cache = None
         for raw in _without_global_generator(self.source):
             if size >= MEMORY_BYTES:
+                if chunks == 0:
+                    from peppermill.datasets.disk_cache import cache_for  # most data fit in memory
+
+                    cache = cache_for(self.source)
                 cache = None if cache is None else cache.added(chunk)
                 yield chunk
                 chunk, size, chunks = [], 0, chunks + 1

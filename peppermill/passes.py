@@ -60,11 +60,13 @@ def run_members(request: Request, sigma: float) -> MemberPass:
     columns = [torch.zeros(0, device=request.data.device)] * 3  # of a process without batches
     if results:
         columns = [torch.cat(column) for column in zip(*[(rows.T, mean, y) for rows, mean, y in results], strict=True)]
-    facts: dict[str, object] = {"`sigma`": sigma, "`size`": size, "`noise`": noise}
-    if grouped() and sigma == 0:
-        facts[f"number of items in `{request.data.argument}`"] = request.data.count_items()
-        facts |= {"`parameters`": list(center), "weights": digest_of(list(state_of(request.model)))}
-    matrix, averaged, labels = gather_rows(columns, [len(y) for _, _, y in results], facts)
+    if grouped():
+        facts: dict[str, object] = {"`sigma`": sigma, "`size`": size, "`noise`": noise}
+        if sigma == 0:
+            facts[f"number of items in `{request.data.argument}`"] = request.data.count_items()
+            facts |= {"`parameters`": list(center), "weights": digest_of(list(state_of(request.model)))}
+        columns = gather_rows(columns, [len(y) for _, _, y in results], facts)
+    matrix, averaged, labels = columns
     if not len(labels):
         raise ValueError(f"`{request.data.argument}` has no item that counts: every label is the ignored one.")
     return MemberPass(sigma, matrix.T.expand(size, -1), averaged, labels)

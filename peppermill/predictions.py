@@ -91,11 +91,11 @@ def _predict(predictor: Any, batches: Batches, likelihood: Likelihood) -> Predic
             tick(len(labels))
     none = torch.zeros(0, device=batches.device)  # of a process without batches
     columns = [torch.cat(column) for column in zip(*parts, strict=True)] if parts else [none, none]
-    facts: dict[str, object] = {"likelihood": likelihood}
     if grouped():
-        facts[f"number of items in `{batches.argument}`"] = batches.count_items()
+        facts = {"likelihood": likelihood, f"number of items in `{batches.argument}`": batches.count_items()}
         facts["weights"] = digest_of(list(state_of(predictor)))
-    log_probs, labels = gather_rows(columns, [len(labels) for _, labels in parts], facts)
+        columns = gather_rows(columns, [len(labels) for _, labels in parts], facts)
+    log_probs, labels = columns
     return Predictions(log_probs, labels, likelihood.log_likelihoods(log_probs, labels), likelihood)
 
 

@@ -73,11 +73,11 @@ class DiskCache:
         return tensor
 
 
-def is_worth_caching(source: Any) -> bool:
-    """Whether reading again may mean decoding again: not if the items are in memory, or have a cache of their own."""
+def cache_for(source: Any) -> DiskCache | None:
+    """An empty cache if reading again may mean decoding again: not for items in memory or with their own cache."""
     dataset = getattr(source, "dataset", None)
     is_cached = isinstance(dataset, TensorDataset) or getattr(dataset, "is_cached", False)
-    return isinstance(source, DataLoader) and not is_cached
+    return DiskCache() if isinstance(source, DataLoader) and not is_cached else None
 
 
 def _memory(tensor: Tensor) -> Any:

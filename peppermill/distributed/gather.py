@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from peppermill.distributed.group import ProcessError, count, grouped, rank
+from peppermill.distributed.group import ProcessError, count, rank
 
 SHOWN_CHARACTERS = 200  # of a setting that an error message quotes
 
@@ -20,8 +20,6 @@ def gather_rows(columns: list[Tensor], sizes: list[int], facts: Mapping[str, Any
     `columns` are tensors [n, ...] with the rows of this process's batches, `sizes` the number of rows of each batch.
     The k-th batch of process r is batch k * P + r of the data. `facts` must be the same everywhere.
     """
-    if not grouped():
-        return columns
     try:
         return _gather(columns, sizes, facts)
     except RuntimeError as error:
