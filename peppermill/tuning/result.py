@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass
 
 from peppermill.plumbing.warnings import warn_user
-from peppermill.tuning.search import count_peaks
 
 
 @dataclass(frozen=True)
@@ -86,3 +85,16 @@ def warn_about(search: SigmaSearch, lower: float | None, upper: float | None) ->
             "L(sigma) has more than one peak on the validation data, and the search may have found the lower one: look "
             "at `pm.sweep_sigma`, and use more members (`size`) or more validation items."
         )
+
+
+def count_peaks(points: tuple[tuple[float, float], ...], depth: float) -> int:
+    """The number of maxima among the points; a valley shallower than `depth` does not separate two."""
+    values = [value for _, value in sorted(points)]
+    peaks, climbing, extreme = 0, True, values[0]
+    for value in values:
+        if climbing and value < extreme - depth:
+            peaks, climbing, extreme = peaks + 1, False, value
+        elif not climbing and value > extreme + depth:
+            climbing, extreme = True, value
+        extreme = max(extreme, value) if climbing else min(extreme, value)
+    return peaks + climbing

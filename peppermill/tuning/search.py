@@ -95,16 +95,3 @@ def grow_bracket(
             break
         upper, below = below, x
     return Search(tuple(memo.points), 0.0, upper)
-
-
-def count_peaks(points: tuple[Point, ...], depth: float) -> int:
-    """The number of maxima among the points; a valley shallower than `depth` does not separate two."""
-    values = [value for _, value in sorted(points)]
-    peaks, climbing, extreme = 0, True, values[0]
-    for value in values:
-        if climbing and value < extreme - depth:
-            peaks, climbing, extreme = peaks + 1, False, value
-        elif not climbing and value > extreme + depth:
-            climbing, extreme = True, value
-        extreme = max(extreme, value) if climbing else min(extreme, value)
-    return peaks + climbing

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 
-from peppermill.tuning.search import GOLDEN, Memo, Search, count_peaks, golden_section, grow_bracket
+from peppermill.tuning.result import count_peaks
+from peppermill.tuning.search import GOLDEN, Memo, Search, golden_section, grow_bracket
 
 
 def parabola(peak):
