@@ -18,7 +18,7 @@ from typing import Any
 from torch import Tensor
 
 from peppermill.engines import Group, Members
-from peppermill.engines.graphs import graph_group, suits_graphs
+from peppermill.engines.graphs import graph_group, known_graph_group, suits_graphs
 from peppermill.engines.loop import differentiable_groups, member_groups, wants_gradients
 from peppermill.engines.member_weights import WeightCache
 from peppermill.engines.out_of_memory import Room
@@ -43,6 +43,9 @@ class Auto:
         if wants_gradients(members, args, kwargs):
             self.report = "loop, because gradients may be wanted (use `torch.no_grad()`)"
             return differentiable_groups(members, self.precision)
+        known = known_graph_group(self, members, args, kwargs)
+        if known is not None:
+            return iter([known])
         weights = self.cache.weights(members, args, kwargs)
         if members.count == 1:
             self.report = "loop"

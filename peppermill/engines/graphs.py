@@ -19,7 +19,6 @@ from peppermill.engines.member_weights import MemberWeights, WeightCache
 from peppermill.engines.out_of_memory import Room
 
 MAX_GRAPHS = 8  # shapes of inputs whose graphs are kept
-STREAMS = 4  # on which the members run side by side
 
 
 class Graphs:
@@ -36,6 +35,9 @@ class Graphs:
         if wants_gradients(members, args, kwargs):
             self.report = "loop, because gradients may be wanted (use `torch.no_grad()`)"
             return differentiable_groups(members, self.precision)
+        known = known_graph_group(self, members, args, kwargs)
+        if known is not None:
+            return iter([known])
         weights = self.cache.weights(members, args, kwargs)
         if not suits_graphs(weights, members):
             self.report = f"loop, because {weights.form.reason or 'the weights change from pass to pass or do not fit'}"
@@ -69,19 +71,17 @@ class Captured:
         self.lock = threading.Lock()
         with torch.inference_mode(False):  # tensors of inference mode cannot be written to outside of it
             self.inputs = [value.clone() for value in _tensors(args, kwargs)]
-            static = iter(self.inputs)  # in place of the tensors that were given
-            given = [next(static) if isinstance(value, Tensor) else value for value in (*args, *kwargs.values())]
-            args, kwargs = tuple(given[: len(args)]), dict(zip(kwargs, given[len(args) :], strict=True))
+            args, kwargs = _filled(args, kwargs, self.inputs)
             self.weights = [weights.member(members.sigma, k, "members") for k in range(members.count)]
-            streams = [torch.cuda.Stream() for _ in range(STREAMS)]  # type: ignore[no-untyped-call]
+            streams = [torch.cuda.Stream() for _ in self.weights]  # type: ignore[no-untyped-call]
 
             def run() -> list[Tensor]:
                 """Members on parallel streams, which begin and end with the current one."""
                 main, outputs = torch.cuda.current_stream(), []
                 for stream in streams:
                     stream.wait_stream(main)
-                for k, params in enumerate(self.weights):
-                    with torch.cuda.stream(streams[k % STREAMS]):
+                for stream, params in zip(streams, self.weights, strict=True):
+                    with torch.cuda.stream(stream):
                         outputs.append(weights.form(params, args, kwargs))
                 for stream in streams:
                     main.wait_stream(stream)
@@ -107,12 +107,9 @@ class Captured:
 
 def graph_of(weights: MemberWeights, members: Members, args: Any, kwargs: Any) -> Captured | str:
     """The graph for inputs of this shape, or the reason why there is none."""
-    plain = [value for value in (*args, *kwargs.values()) if not isinstance(value, Tensor)]
-    if plain and not all(isinstance(value, (int, float, str, bool, type(None))) for value in plain):
+    key = _key(members, args, kwargs)
+    if key is None:
         return "an argument is neither a tensor nor a plain value"
-    shapes = [(value.shape, value.stride(), value.dtype) for value in _tensors(args, kwargs)]
-    autocast = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else None
-    key = ("graph", members.sigma, str(shapes), str(plain), tuple(kwargs), autocast)
     with weights.lock:
         if key not in weights.prepared:
             graphs = [known for known in weights.prepared if known[0] == "graph"]
@@ -127,5 +124,42 @@ def graph_of(weights: MemberWeights, members: Members, args: Any, kwargs: Any) -
         return found
 
 
+def known_graph_group(engine: Any, members: Members, args: Any, kwargs: Any) -> Group | None:
+    """A group that replays a known graph first and looks at the network while the GPU works."""
+    latest: MemberWeights | None = engine.cache.latest
+    if latest is None or not members.keep or not isinstance(latest.prepared.get(_key(members, args, kwargs)), Captured):
+        return None
+
+    def outputs(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+        graph = latest.prepared.get(_key(members, args, kwargs))
+        found = graph(args, kwargs) if isinstance(graph, Captured) else None
+        if found is not None and latest.is_current(members):
+            engine.report = "graphs"
+            return found
+        return graph_group(engine, engine.cache.weights(members, args, kwargs), members)(args, kwargs)
+
+    return outputs
+
+
+def _key(members: Members, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...] | None:
+    """What a graph is captured for; None if an argument is neither a tensor nor a plain value."""
+    given: list[Any] = []
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, Tensor):
+            given.append((value.shape, value.stride(), value.dtype))
+        elif isinstance(value, (int, float, str, bool, type(None))):
+            given.append(value)
+        else:
+            return None
+    return ("graph", members.sigma, *given, *kwargs)
+
+
 def _tensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
     return [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
+
+
+def _filled(args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[Tensor]) -> tuple[Any, Any]:
+    """The same arguments with these tensors in place of the given ones."""
+    static = iter(tensors)
+    given = [next(static) if isinstance(value, Tensor) else value for value in (*args, *kwargs.values())]
+    return tuple(given[: len(args)]), dict(zip(kwargs, given[len(args) :], strict=True))

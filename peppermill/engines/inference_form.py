@@ -29,11 +29,15 @@ from peppermill.types import Params
 CONVOLUTIONS: tuple[Any, ...] = (F.conv1d, F.conv2d, F.conv3d)
 PRODUCTS: tuple[Any, ...] = (*CONVOLUTIONS, F.linear)
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+RELUS: tuple[Any, ...] = (F.relu, torch.relu, torch.relu_, "relu", "relu_")
 NORM_ARGUMENTS = ("input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps")
 IDENTITIES = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.Identity)
 CHECKS: tuple[Any, ...] = (torch._assert, getattr, operator.eq, operator.ne, operator.le, operator.ge)
 PLAIN_TYPES = (int, float, str, bool, type(None), tuple, torch.dtype, torch.device, type, FunctionType)
 CHECKED_ITEMS = 4  # of the first batch, on which the traced network is compared with the network itself
+
+#: A node of a graph; torch types what a node holds as a union of twenty types.
+Node: TypeAlias = Any
 
 #: How far the two may differ, relative to the largest output: rounding in another order, on a GPU that of TF32.
 TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 0.2, torch.float16: 0.05}
@@ -141,11 +145,10 @@ class TracedForm:
         recorder = _Recorder(root)
         self.graph = recorder.record()
         self.reads = [(model.get_submodule(path), name, value) for path, name, value in recorder.reads]
-        self.forwards: dict[Any, Any] = {type(module): type(module).forward for module in model.modules()}
-        first: dict[int, str] = {}  # the network's own name of each array, by every path that the graph may read
-        arrays = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
-        names = {path: first.setdefault(id(value), path) for path, value in arrays}
-        self.parts, arguments = _arguments(self.graph, root, names)
+        self.forwards = {kind: kind.forward for kind in map(type, model.modules())}
+        self.parts, arguments = _arguments(self.graph, root, _names(model), self.state)
+        if self.device.type == "cuda" and precision is None and not torch.is_autocast_enabled("cuda"):
+            _fuse_relu(self.graph, root)
         self.varies = [bool(part.names() & set(selected)) for part in self.parts]
         for part, nodes in zip(self.varies, arguments, strict=True):
             for node in nodes:
@@ -162,6 +165,15 @@ class TracedForm:
         for part, varies, fixed in zip(self.parts, self.varies, self.fixed, strict=True):
             weights += self._laid_out(part, self_and_params) if varies else fixed
         return weights
+
+    def columns(self) -> tuple[list[bool], list[bool]]:
+        """Of each weight of the graph: whether it is the kernel of a dense layer, and whether it varies."""
+        is_kernel, varies = list[bool](), list[bool]()
+        for part, part_varies in zip(self.parts, self.varies, strict=True):
+            is_layer = isinstance(part, Layer)
+            is_kernel += [is_layer, False] if is_layer else [False]
+            varies += [part_varies] * (1 + is_layer)
+        return is_kernel, varies
 
     def is_current(self) -> bool:
         """Whether every attribute that the trace read still has its value, and every class its code."""
@@ -305,9 +317,16 @@ def _agree(found: Tensor, expected: Tensor) -> bool:
     return found.shape == expected.shape and bool(((found - expected).abs() <= tolerance * largest).all())
 
 
+def _names(model: nn.Module) -> dict[str, str]:
+    """The network's own name of each array, by every path under which the graph may read it."""
+    everything = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
+    first: dict[int, str] = {}
+    return {path: first.setdefault(id(value), path) for path, value in everything}
+
+
 def _arguments(
-    graph: fx.Graph, root: nn.Module, names: dict[str, str]
-) -> tuple[list[Layer | Value], list[list[fx.Node]]]:
+    graph: fx.Graph, root: nn.Module, names: dict[str, str], state: Params
+) -> tuple[list[Layer | Value], list[list[Node]]]:
     """Make arguments of the weights in the graph and fold the norms; gives what each argument is made of."""
     for node in [node for node in graph.nodes if node.op == "call_module"]:
         module = root.get_submodule(node.target)
@@ -328,11 +347,12 @@ def _arguments(
     for node in [node for node in graph.nodes if node.target is F.batch_norm]:
         _fold_norm(graph, node, named, layers)
     parts: list[Layer | Value] = []
-    arguments: list[list[fx.Node]] = []
+    arguments: list[list[Node]] = []
     first = next(iter(graph.nodes))
     with graph.inserting_before(first):
         for node, layer in layers.items():
             own = [graph.placeholder(f"{node.name}_weight"), graph.placeholder(f"{node.name}_bias")]
+            own[0].meta["dtype"] = state[layer.weight].dtype
             node.args = (node.args[0], *own, *node.args[3:])
             parts.append(layer)
             arguments.append(own)
@@ -346,7 +366,7 @@ def _arguments(
     return parts, arguments
 
 
-def _functional_norm(graph: fx.Graph, node: fx.Node, module: Any) -> None:
+def _functional_norm(graph: fx.Graph, node: Node, module: Any) -> None:
     """A batch-norm module as a call of `F.batch_norm` with its arrays."""
     if module.running_mean is None:
         raise TypeError("a batch norm without running statistics depends on the whole batch")
@@ -360,7 +380,7 @@ def _functional_norm(graph: fx.Graph, node: fx.Node, module: Any) -> None:
     graph.erase_node(node)
 
 
-def _fold_norm(graph: fx.Graph, node: fx.Node, named: dict[fx.Node, str], layers: dict[fx.Node, Layer]) -> None:
+def _fold_norm(graph: fx.Graph, node: Node, named: dict[Node, str], layers: dict[Node, Layer]) -> None:
     """Fold a norm into the layer that feeds it, or into the only layer that it feeds."""
     given = dict(zip(NORM_ARGUMENTS, node.args, strict=False)) | node.kwargs
     arrays = [given.get(name) for name in NORM_ARGUMENTS[1:5]]
@@ -379,9 +399,39 @@ def _fold_norm(graph: fx.Graph, node: fx.Node, named: dict[fx.Node, str], layers
     graph.erase_node(node)
 
 
-def _sees_no_border(node: fx.Node) -> bool:
+def _fuse_relu(graph: fx.Graph, root: nn.Module) -> None:
+    """Let cuDNN add the bias, another tensor and the ReLU to a float32 convolution in one kernel; not in bfloat16,
+    in which this reads memory that it must not (torch 2.11)."""
+    for node in list(graph.nodes):
+        is_module = node.op == "call_module" and isinstance(root.get_submodule(node.target), nn.ReLU)
+        if not is_module and node.target not in RELUS:
+            continue
+        first = node.args[0]
+        added = first.args if first.target in (operator.add, operator.iadd) and len(first.users) == 1 else (first,)
+        conv: Node = next((each for each in added if isinstance(each, fx.Node) and _is_plain_convolution(each)), None)
+        if conv is None or conv.args[1].meta["dtype"] != torch.float32:
+            continue
+        x, weight, bias, *places = conv.args
+        with graph.inserting_before(node):
+            if added == (first,):
+                fused = graph.call_function(torch.cudnn_convolution_relu, (x, weight, bias, *places))
+            else:
+                other = added[1] if added[0] is conv else added[0]
+                fused = graph.call_function(torch.cudnn_convolution_add_relu, (x, weight, other, 1.0, bias, *places))
+        node.replace_all_uses_with(fused)
+        for old in dict.fromkeys((node, first, conv)):
+            graph.erase_node(old)
+
+
+def _is_plain_convolution(node: Node) -> bool:
+    """Whether a node is a convolution in two dimensions, without groups, that one other node uses."""
+    whole = node.target is F.conv2d and len(node.args) == 7 and len(node.users) == 1
+    return whole and isinstance(node.args[4], tuple) and node.args[6] == 1
+
+
+def _sees_no_border(node: Node) -> bool:
     """Whether a layer adds no zeros around its input and mixes all channels: only then a shift can pass through it."""
     if node.target is F.linear:
         return True
     _, _, _, _, padding, _, groups = node.args
-    return bool(groups == 1 and padding in (0, (0,), (0, 0), (0, 0, 0)))
+    return groups == 1 and padding in (0, (0,), (0, 0), (0, 0, 0))

@@ -33,6 +33,7 @@ class MemberWeights:
     def __init__(self, members: Members, precision: str | None, args: Any, kwargs: Any) -> None:
         refuse_training_mode(members.model)
         self.members, self.state = members, NetworkState(members.model)
+        self.autocast = _autocast()
         self.perturbation = members.perturbation()
         self.plain, self.form = forms_of(members.model, members.selected, precision, args, kwargs)
         self.prepared: dict[Any, Any] = {}  # what an engine made of these weights, by a key of its own
@@ -46,6 +47,7 @@ class MemberWeights:
         mine = self.members
         return (
             mine.model is members.model
+            and self.autocast == _autocast()
             and (mine.noise, mine.size, mine.selected) == (members.noise, members.size, members.selected)
             and self.state.holds()
             and self.form.is_current()
@@ -111,6 +113,11 @@ class WeightCache:
                 self.latest = None  # frees the old weights before new ones are made
                 self.latest = MemberWeights(members, self.precision, args, kwargs)
             return self.latest
+
+
+def _autocast() -> list[torch.dtype]:
+    """The types of the caller's own autocast, if it is on."""
+    return [torch.get_autocast_dtype(kind) for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)]
 
 
 class NetworkState:

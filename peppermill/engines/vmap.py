@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
 from peppermill.engines import Group, Members
-from peppermill.engines.inference_form import Layer, TracedForm, autocast
+from peppermill.engines.inference_form import Node, TracedForm, autocast
 from peppermill.engines.loop import differentiable_groups, member_groups, wants_gradients
 from peppermill.engines.member_weights import MemberWeights, WeightCache
 from peppermill.engines.out_of_memory import Room
@@ -76,21 +76,18 @@ class Together:
 
     def _stacked(self, sigma: float, keep: bool) -> list[Tensor | None]:
         """The members' weights side by side, kernels transposed as `baddbmm` takes them; filled member by member."""
-        columns = [(part, varies) for part, varies in zip(self.form.parts, self.form.varies, strict=True)]
-        flat = [
-            (isinstance(part, Layer), varies) for part, varies in columns for _ in range(1 + isinstance(part, Layer))
-        ]
-        stacked: list[Any] = []
-        size = self.weights.perturbation.size
+        size, stacked = self.weights.perturbation.size, list[Any]()
+        is_kernel, varies = self.form.columns()
         for member in range(size):
             weights = self.weights.member(sigma, member, "nothing" if keep else "directions")
-            for column, (value, (is_layer, varies)) in enumerate(zip(weights, flat, strict=True)):
-                if varies and value is not None:
-                    value = value.mT if is_layer and value.ndim == 2 else value.unsqueeze(0)
-                if member == 0:
-                    stacked.append(value if not varies or value is None else value.new_empty(size, *value.shape))
-                if varies and value is not None:
+            for column, value in enumerate(weights):
+                if varies[column] and value is not None:
+                    value = value.mT if is_kernel[column] else value.unsqueeze(0)
+                    if member == 0:
+                        stacked.append(value.new_empty(size, *value.shape))
                     stacked[column][member] = value
+                elif member == 0:
+                    stacked.append(value)
         return stacked
 
     def _outputs(self, stacked: list[Tensor | None], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
@@ -103,10 +100,9 @@ def together_of(weights: MemberWeights) -> Together | None:
     """The network with members as a leading dimension; None if it does not consist of dense layers."""
     with weights.lock:
         if "together" not in weights.prepared:
-            form = weights.form
             weights.prepared["together"] = None
-            if isinstance(form, TracedForm) and (function := _batched(form)):
-                weights.prepared["together"] = Together(weights, form, function)
+            if isinstance(weights.form, TracedForm) and (function := _batched(weights.form)):
+                weights.prepared["together"] = Together(weights, weights.form, function)
         found: Together | None = weights.prepared["together"]
         return found
 
@@ -122,7 +118,7 @@ def member_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 def _batched(form: TracedForm) -> fx.GraphModule | None:
     graph = fx.Graph()
     graph.output(graph.graph_copy(form.graph, {}))
-    varying: set[fx.Node] = set()
+    varying: set[Node] = set()
     for node in graph.nodes:
         if node.op == "placeholder":
             varying |= {node} if node.meta.get("varies") else set()
@@ -130,9 +126,12 @@ def _batched(form: TracedForm) -> fx.GraphModule | None:
             varying.add(node)
             if node.target is F.linear and node.args[1] in varying:
                 node.target = member_linear
-            elif node.op == "call_module":
-                if not isinstance(form.function.get_submodule(str(node.target)), ELEMENTWISE_MODULES):
-                    return None
-            elif node.target not in (F.linear, *ELEMENTWISE_FUNCTIONS, *ELEMENTWISE_METHODS) and node.op != "output":
+            elif node.target is not F.linear and node.op != "output" and not _is_elementwise(node, form.function):
                 return None
     return fx.GraphModule(form.function, graph) if varying else None
+
+
+def _is_elementwise(node: Node, root: nn.Module) -> bool:
+    if node.op == "call_module":
+        return isinstance(root.get_submodule(str(node.target)), ELEMENTWISE_MODULES)
+    return node.target in (ELEMENTWISE_METHODS if node.op == "call_method" else ELEMENTWISE_FUNCTIONS)
