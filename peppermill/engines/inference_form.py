@@ -145,8 +145,11 @@ class TracedForm:
         recorder = _Recorder(root)
         self.graph = recorder.record()
         self.reads = [(model.get_submodule(path), name, value) for path, name, value in recorder.reads]
-        self.forwards = {kind: kind.forward for kind in map(type, model.modules())}
-        self.parts, arguments = _arguments(self.graph, root, _names(model), self.state)
+        self.forwards: dict[Any, Any] = {type(module): type(module).forward for module in model.modules()}
+        first: dict[int, str] = {}  # the network's own name of each array, by every path that the graph may read
+        arrays = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
+        names = {path: first.setdefault(id(value), path) for path, value in arrays}
+        self.parts, arguments = _arguments(self.graph, root, names, self.state)
         if self.device.type == "cuda" and precision is None and not torch.is_autocast_enabled("cuda"):
             _fuse_relu(self.graph, root)
         self.varies = [bool(part.names() & set(selected)) for part in self.parts]
@@ -317,13 +320,6 @@ def _agree(found: Tensor, expected: Tensor) -> bool:
     return found.shape == expected.shape and bool(((found - expected).abs() <= tolerance * largest).all())
 
 
-def _names(model: nn.Module) -> dict[str, str]:
-    """The network's own name of each array, by every path under which the graph may read it."""
-    everything = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
-    first: dict[int, str] = {}
-    return {path: first.setdefault(id(value), path) for path, value in everything}
-
-
 def _arguments(
     graph: fx.Graph, root: nn.Module, names: dict[str, str], state: Params
 ) -> tuple[list[Layer | Value], list[list[Node]]]:
@@ -407,7 +403,7 @@ def _fuse_relu(graph: fx.Graph, root: nn.Module) -> None:
         if not is_module and node.target not in RELUS:
             continue
         first = node.args[0]
-        added = first.args if first.target in (operator.add, operator.iadd) and len(first.users) == 1 else (first,)
+        added: Node = first.args if first.target in (operator.add, operator.iadd) and len(first.users) == 1 else (first,)
         conv: Node = next((each for each in added if isinstance(each, fx.Node) and _is_plain_convolution(each)), None)
         if conv is None or conv.args[1].meta["dtype"] != torch.float32:
             continue
