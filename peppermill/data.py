@@ -15,30 +15,16 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from peppermill.distributed.group import count, grouped, rank
 from peppermill.plumbing.devices import device_of, dtype_of
+from peppermill.plumbing.loaders import changing_data, drawn, every
 from peppermill.plumbing.nested import bytes_of, digest_of, map_tensors
 from peppermill.types import Batch, Data, Inputs
 
 MEMORY_BYTES = 2**30  # inputs beyond this are not held in memory at once
 HEAD_ITEMS = 256  # the items that are read twice to see whether the data repeat
-
-LOADER_OPTIONS = (
-    "dataset",
-    "num_workers",
-    "collate_fn",
-    "pin_memory",
-    "timeout",
-    "worker_init_fn",
-    "multiprocessing_context",
-    "generator",
-    "prefetch_factor",
-    "persistent_workers",
-    "pin_memory_device",
-    "in_order",
-)
 
 
 class Batches:
@@ -88,7 +74,7 @@ class Batches:
         if not chunk and not self.is_share:
             raise ValueError(f"`{self.argument}` has no items: give at least one labelled batch.")
         if self._digest not in (None, digest):
-            raise self._changed()
+            raise changing_data(self.argument)
         self._digest = digest
         if chunks:
             self.on_disk = None if cache is None else cache.added(chunk)
@@ -103,7 +89,7 @@ class Batches:
         if self._share is None:
             self._share = part = copy(self)
             part.is_share, part.in_memory, part.on_disk, part._digest = True, None, None, None
-            part.source = self._every(rank(), count())
+            part.source = every(self.in_memory or self.source, rank(), count(), self.argument)
             part._repeats = self._repeats or isinstance(part.source, list)
         return self._share
 
@@ -122,24 +108,6 @@ class Batches:
         others.device, others.dtype = self.device, self.dtype
         return others
 
-    def _every(self, first: int, step: int) -> Iterable[Any]:
-        """Every `step`-th batch; a DataLoader with indices does not read the others."""
-        source: Any = self.in_memory or self.source
-        if isinstance(source, list):
-            return source[first::step]
-        if isinstance(source, DataLoader) and type(source.sampler).__name__ == "DistributedSampler":
-            raise ValueError(
-                f"`{self.argument}` has a DistributedSampler, which repeats items to make equal parts, so scores would "
-                "be wrong: give a DataLoader without it. peppermill shards the data itself."
-            )
-        plain = isinstance(source, DataLoader) and type(source).__iter__ is DataLoader.__iter__
-        if not plain or source.batch_sampler is None or isinstance(source.dataset, IterableDataset):
-            return Stride(source, first, step)
-        batches = [_drawn(lambda: [list(batch) for batch in source.batch_sampler], seed) for seed in (1, 2)]
-        if batches[0] != batches[1]:
-            raise self._changed()
-        return rebuild_loader(source, batch_sampler=batches[0][first::step])
-
     def _on_device(self, batch: Batch) -> Batch:
         inputs, labels = batch
         placed = map_tensors(lambda t: t.to(self.device, self.dtype if t.is_floating_point() else None), inputs)
@@ -149,8 +117,8 @@ class Batches:
         """Read the first items twice, with different states of the global generator."""
         if self._repeats:
             return
-        if isinstance(self.source, Iterator) or _drawn(self._head, 1) != _drawn(self._head, 2):
-            raise self._changed()
+        if isinstance(self.source, Iterator) or drawn(self._head, 1) != drawn(self._head, 2):
+            raise changing_data(self.argument)
         self._repeats = True
 
     def _head(self) -> int:
@@ -161,31 +129,6 @@ class Batches:
             if items >= HEAD_ITEMS:
                 break
         return digest
-
-    def _changed(self) -> ValueError:
-        return ValueError(
-            f"`{self.argument}` changes between two passes: it is shuffled, augmented or can be read only once. "
-            "Every sigma must be judged on the same items, or L(sigma) cannot be compared. Use `shuffle=False`, "
-            "the transforms of evaluation, and a DataLoader or a list of batches instead of a generator."
-        )
-
-
-def rebuild_loader(loader: DataLoader[Any], **changes: Any) -> DataLoader[Any]:
-    """The same DataLoader with some arguments changed; every other option is the user's.
-
-    Another `dataset` is read in its own order, because a sampler belongs to the items that it was made for.
-    """
-    kept = {name: getattr(loader, name) for name in LOADER_OPTIONS if getattr(loader, name, "") != ""}
-    batches: dict[str, Any]
-    if "batch_sampler" in changes:
-        batches = {}
-    elif loader.batch_size is None and loader.batch_sampler is not None and "dataset" not in changes:
-        batches = {"batch_sampler": loader.batch_sampler}
-    else:
-        reordered = {"dataset", "sampler", "shuffle"} & set(changes) or isinstance(loader.dataset, IterableDataset)
-        batches = {"batch_size": loader.batch_size, "drop_last": loader.drop_last}
-        batches |= {} if reordered else {"sampler": loader.sampler}
-    return DataLoader(**{**kept, **batches, **changes})
 
 
 @dataclass(frozen=True)
@@ -200,18 +143,6 @@ class Pair:
         for start in range(0, len(self.labels), self.batch_size):
             chosen = slice(start, start + self.batch_size)
             yield map_tensors(lambda t, chosen=chosen: t[chosen], self.inputs), self.labels[chosen]
-
-
-@dataclass(frozen=True)
-class Stride:
-    """Every `step`-th batch of a source, in every pass."""
-
-    source: Iterable[Any]
-    first: int
-    step: int
-
-    def __iter__(self) -> Iterator[Any]:
-        return islice(self.source, self.first, None, self.step)
 
 
 def _as_batches(data: Data, argument: str, batch_size: int) -> Iterable[Any]:
@@ -269,13 +200,6 @@ def _labels(value: Any, argument: str) -> Tensor:
             "give one item after another belong in a DataLoader."
         )
     return labels
-
-
-def _drawn(read: Any, seed: int) -> Any:
-    """What `read` returns with the global generator in a state of its own, so that nothing repeats by accident."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return read()
 
 
 def _without_global_generator(source: Iterable[Any]) -> Iterator[Any]:

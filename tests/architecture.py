@@ -88,7 +88,7 @@ BUDGET = {
     "integrations": (400, 3),
     "cli": (1350, 18),
     "demo": (100, 2),
-    "plumbing": (410, 8),
+    "plumbing": (490, 9),  # the plan has 340 in 8: calls of a network and loaders came from data.py, Keras' door too
 }
 
 #: Imports inside a function that point down in the reading order, each a door with one user.

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, SequentialSampler, Subset, TensorDataset
 
-from peppermill.data import Batches, rebuild_loader
+from peppermill.data import Batches
+from peppermill.plumbing.loaders import rebuild_loader
 from peppermill.plumbing.nested import map_tensors
 from peppermill.types import Batch, Data
 

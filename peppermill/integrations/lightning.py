@@ -21,10 +21,11 @@ from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler
 
 from peppermill import metrics
-from peppermill.data import Batches, rebuild_loader
+from peppermill.data import Batches
 from peppermill.ensemble import PepEnsemble
 from peppermill.fitting import OLD_KEYWORDS, fit
 from peppermill.plumbing.files import refuse_unwritable
+from peppermill.plumbing.loaders import rebuild_loader
 from peppermill.plumbing.nested import map_tensors
 from peppermill.plumbing.optional import importing
 from peppermill.predictions import Predictions, predict

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import peppermill as pm
-from peppermill.data import Batches, rebuild_loader
+from peppermill.data import Batches
 from peppermill.datasets.splitting import LONGEST_NAME, Split, split_of, take
+from peppermill.plumbing.loaders import rebuild_loader
 
 X, Y = networks.items(23)
 

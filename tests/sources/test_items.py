@@ -9,7 +9,8 @@ import torch
 from torch.utils.data import DataLoader
 
 import peppermill as pm
-from peppermill.data import Batches, rebuild_loader
+from peppermill.data import Batches
+from peppermill.plumbing.loaders import rebuild_loader
 from peppermill.sources.items import Items, cores
 from peppermill.sources.pictures import Preparation
 from peppermill.types import PepWarning
