@@ -35,8 +35,7 @@ class PepEnsemble(nn.Module):
 
     def __init__(self, model: nn.Module, recipe: Recipe, engine: str | Engine = "auto") -> None:
         super().__init__()
-        self.model = model
-        self.recipe = recipe
+        self.model, self.recipe = model, recipe
         self.engine = engine_named(engine)
         self.training = in_training_mode(model)
 
@@ -103,10 +102,7 @@ class PepEnsemble(nn.Module):
         return Perturbation(center, self.recipe.noise, self.size)
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        """ln of the averaged probability, in the network's own layout.
-
-        For other likelihoods, outputs like those of the network.
-        """
+        """ln of the averaged probability, or mean and log-variance of a regression; in the network's own layout."""
         predictions = mean_prediction(self.likelihood, self.member_predictions(*args, **kwargs))
         return self.likelihood.outputs(temper(predictions, self.temperature))
 
@@ -122,12 +118,8 @@ class PepEnsemble(nn.Module):
     def member_log_probs(self, *args: Any, **kwargs: Any) -> Tensor:
         """Every member's own log-probabilities, [m, batch, classes], before averaging and temperature."""
         predictions = self.member_predictions(*args, **kwargs)
-        return torch.stack(
-            [
-                self.likelihood.outputs(prediction)
-                for prediction in predictions.expand(self.size, *predictions.shape[1:])
-            ]
-        )
+        of_members = predictions.expand(self.size, *predictions.shape[1:])  # at sigma = 0 there is one
+        return torch.stack([self.likelihood.outputs(prediction) for prediction in of_members])
 
     def member_pass(self, data: Data | Batches) -> MemberPass:
         """ln L_i(theta_j), [m, N], and the averaged predictions [N, K] for all items of the data."""

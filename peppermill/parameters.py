@@ -45,10 +45,7 @@ def conv_kernels(candidates: list[Candidate]) -> list[Candidate]:
 
 
 def kernels(candidates: list[Candidate]) -> list[Candidate]:
-    """Every array of two or more dimensions that multiplies activations.
-
-    Convolutions, dense layers, attention, recurrence.
-    """
+    """Every array of two or more dimensions that multiplies activations: in convolutions, dense layers, attention."""
     return [candidate for candidate in candidates if _is_kernel(candidate)]
 
 

@@ -1,6 +1,4 @@
-"""`engine="auto"`: the engine that suits the network, the batch and the device, by a rule.
-
-A rule and not a stopwatch, so that the same call gives the same bits every time.
+"""`engine="auto"`: a rule, not a stopwatch, chooses the engine, so that the same call gives the same bits every time.
 
 | if | then |
 |---|---|

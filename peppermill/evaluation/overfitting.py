@@ -41,8 +41,7 @@ Checkpoints: TypeAlias = Sequence[str | Path] | Mapping[str, Mapping[str, Tensor
 class ProbedCheckpoint:
     """One checkpoint: mean NLL on training and test data, sigma* and the curvature from validation data.
 
-    The PEP effect is the gain in mean log-likelihood on the test data. Laplacian, Fisher trace and effect rate are
-    means over the validation items.
+    The PEP effect is the mean gain in test log-likelihood; the traces and the effect rate are means over items too.
     """
 
     name: str
