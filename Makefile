@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-fast lint bench readme clean
+.PHONY: demo test test-fast lint bench docs readme clean
 
 demo: .venv/.demo
 	$(BIN)/peppermill demo
@@ -21,6 +21,10 @@ lint: .venv/.dev
 
 bench: .venv/.bench
 	$(BIN)/python -m benchmarks
+
+# The generated parts of docs/: the files in reading order, the public names, the registries.
+docs: .venv/.dev
+	$(BIN)/python scripts/update_docs.py
 
 # The README's table and pictures, from a fresh run of the demo.
 readme: .venv/.demo
