@@ -71,7 +71,9 @@ class Captured:
         self.lock = threading.Lock()
         with torch.inference_mode(False):  # tensors of inference mode cannot be written to outside of it
             self.inputs = [value.clone() for value in _tensors(args, kwargs)]
-            args, kwargs = _filled(args, kwargs, self.inputs)
+            static = iter(self.inputs)  # in place of the tensors that were given
+            given = [next(static) if isinstance(value, Tensor) else value for value in (*args, *kwargs.values())]
+            args, kwargs = tuple(given[: len(args)]), dict(zip(kwargs, given[len(args) :], strict=True))
             self.weights = [weights.member(members.sigma, k, "members") for k in range(members.count)]
             streams = [torch.cuda.Stream() for _ in self.weights]  # type: ignore[no-untyped-call]
 
@@ -156,10 +158,3 @@ def _key(members: Members, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tup
 
 def _tensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
     return [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
-
-
-def _filled(args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[Tensor]) -> tuple[Any, Any]:
-    """The same arguments with these tensors in place of the given ones."""
-    static = iter(tensors)
-    given = [next(static) if isinstance(value, Tensor) else value for value in (*args, *kwargs.values())]
-    return tuple(given[: len(args)]), dict(zip(kwargs, given[len(args) :], strict=True))

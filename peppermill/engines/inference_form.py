@@ -403,8 +403,13 @@ def _fuse_relu(graph: fx.Graph, root: nn.Module) -> None:
         if not is_module and node.target not in RELUS:
             continue
         first = node.args[0]
-        added: Node = first.args if first.target in (operator.add, operator.iadd) and len(first.users) == 1 else (first,)
-        conv: Node = next((each for each in added if isinstance(each, fx.Node) and _is_plain_convolution(each)), None)
+        is_sum = first.target in (operator.add, operator.iadd) and len(first.users) == 1
+        added: Node = first.args if is_sum else (first,)
+        plain = (
+            node for node in added if isinstance(node, fx.Node) and node.target is F.conv2d and len(node.args) == 7
+        )
+        used_once = (node for node in plain if len(node.users) == 1 and isinstance(node.args[4], tuple))
+        conv: Node = next((node for node in used_once if node.args[6] == 1), None)  # without groups
         if conv is None or conv.args[1].meta["dtype"] != torch.float32:
             continue
         x, weight, bias, *places = conv.args
@@ -417,12 +422,6 @@ def _fuse_relu(graph: fx.Graph, root: nn.Module) -> None:
         node.replace_all_uses_with(fused)
         for old in dict.fromkeys((node, first, conv)):
             graph.erase_node(old)
-
-
-def _is_plain_convolution(node: Node) -> bool:
-    """Whether a node is a convolution in two dimensions, without groups, that one other node uses."""
-    whole = node.target is F.conv2d and len(node.args) == 7 and len(node.users) == 1
-    return whole and isinstance(node.args[4], tuple) and node.args[6] == 1
 
 
 def _sees_no_border(node: Node) -> bool:

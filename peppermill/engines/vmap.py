@@ -126,12 +126,9 @@ def _batched(form: TracedForm) -> fx.GraphModule | None:
             varying.add(node)
             if node.target is F.linear and node.args[1] in varying:
                 node.target = member_linear
-            elif node.target is not F.linear and node.op != "output" and not _is_elementwise(node, form.function):
+            elif node.op == "call_module":
+                if not isinstance(form.function.get_submodule(str(node.target)), ELEMENTWISE_MODULES):
+                    return None
+            elif node.target not in (F.linear, *ELEMENTWISE_FUNCTIONS, *ELEMENTWISE_METHODS) and node.op != "output":
                 return None
     return fx.GraphModule(form.function, graph) if varying else None
-
-
-def _is_elementwise(node: Node, root: nn.Module) -> bool:
-    if node.op == "call_module":
-        return isinstance(root.get_submodule(str(node.target)), ELEMENTWISE_MODULES)
-    return node.target in (ELEMENTWISE_METHODS if node.op == "call_method" else ELEMENTWISE_FUNCTIONS)
