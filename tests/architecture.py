@@ -98,7 +98,9 @@ DOORS = {
 }
 
 #: Files longer than 400 lines, each with its reason.
-LONG_FILES: dict[str, str] = {}
+LONG_FILES = {
+    "engines/inference_form.py": "recording a network, folding norms and fusing ReLUs are steps on one graph",
+}
 
 #: The one file that may use names of PyTorch that begin with an underscore.
 PRIVATE_TORCH = "engines/inference_form.py"  # torch._assert, which a traced graph may call
@@ -486,7 +488,7 @@ def riddles() -> list[str]:
 
 
 def opened_by_table2() -> set[str]:
-    """What runs of `experiments/` in a tiny Table 2; the library behind its public names is read elsewhere."""
+    """What runs of `experiments/` in a tiny Table 2 on a CPU; the files of the library do not count."""
     from experiments import table2
     from tests.experiments.conftest import write_data
     from tests.experiments.test_table2 import tiny
@@ -505,18 +507,18 @@ def opened_by_table2() -> set[str]:
 LIMITS = {
     "lines of the wheel": (12500, 12500),
     "files of the wheel": (125, 125),
-    "lines of the core": (1705, 1650),
-    "rooms over their budget": (4, 0),
+    "lines of the core": (1650, 1650),
+    "rooms over their budget": (1, 0),  # engines/
     "imports that point down": (0, 0),
-    "without a place in the reading order": (1, 0),
+    "without a place in the reading order": (0, 0),
     "modules in a circle": (0, 0),
     "closure of fitting": (24, 24),
-    "closure of ensemble": (23, 20),
+    "closure of ensemble": (22, 20),
     "longest chain": (10, 10),
-    "fan-out": (15, 12),
+    "fan-out": (12, 12),
     "shared stems": (0, 0),
     "shared class names": (0, 0),
-    "fragments": (13, 0),
+    "fragments": (0, 0),
     "names beyond the public ones": (0, 0),
     "torch.distributed out of place": (0, 0),
     "Keras out of place": (0, 0),
@@ -525,14 +527,14 @@ LIMITS = {
     "long files": (0, 0),
     "code from text": (0, 0),
     "loaded too early": (0, 0),
-    "modules of fit": (32, 20),
-    "lines of fit": (3695, 2400),
+    "modules of fit": (31, 20),
+    "lines of fit": (3757, 2400),
     "modules of a prediction": (13, 9),
-    "lines of a prediction": (1724, 1000),
-    "modules of Table 2": (16, 16),
-    "lines of Table 2": (2000, 2000),
+    "lines of a prediction": (1891, 1000),
+    "modules of Table 2 in experiments": (16, 16),  # with the files of the library that it runs, about 48
+    "lines of Table 2 in experiments": (2000, 2000),
     "private names in tests": (0, 0),
-    "riddles": (3, 0),
+    "riddles": (0, 0),
 }
 
 
@@ -597,7 +599,7 @@ def hops() -> dict[str, int]:
     """Modules and lines that run in the three jobs of the plan's table."""
     jobs = {"fit": (opened_by_fit(), PACKAGE), "a prediction": (opened_by_a_prediction(), PACKAGE)}
     if (ROOT / "experiments" / "table2").is_dir():
-        jobs["Table 2"] = (opened_by_table2(), ROOT / "experiments")
+        jobs["Table 2 in experiments"] = (opened_by_table2(), ROOT / "experiments")
     found = {}
     for name, (opened, base) in jobs.items():
         found |= {f"modules of {name}": len(opened), f"lines of {name}": sum(lines(file, base) for file in opened)}

@@ -405,11 +405,9 @@ def _fuse_relu(graph: fx.Graph, root: nn.Module) -> None:
         first = node.args[0]
         is_sum = first.target in (operator.add, operator.iadd) and len(first.users) == 1
         added: Node = first.args if is_sum else (first,)
-        plain = (
-            node for node in added if isinstance(node, fx.Node) and node.target is F.conv2d and len(node.args) == 7
-        )
-        used_once = (node for node in plain if len(node.users) == 1 and isinstance(node.args[4], tuple))
-        conv: Node = next((node for node in used_once if node.args[6] == 1), None)  # without groups
+        convs = [each for each in added if isinstance(each, fx.Node) and each.target is F.conv2d]
+        once = [each for each in convs if len(each.users) == 1 and len(each.args) == 7]
+        conv: Node = next((each for each in once if isinstance(each.args[4], tuple) and each.args[6] == 1), None)
         if conv is None or conv.args[1].meta["dtype"] != torch.float32:
             continue
         x, weight, bias, *places = conv.args
