@@ -78,7 +78,7 @@ BREAKS = [
         "engines/member_weights.py",
         "and self.state.holds()",
         "",
-        "tests/test_ensemble.py",
+        "tests/engines/test_engines.py",
     ),
     Break(
         "rows are gathered process by process, not in the order of the data",

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from peppermill.engines import Group, Members
@@ -41,8 +42,7 @@ class Auto:
         if wants_gradients(members, args, kwargs):
             self.report = "loop, because gradients may be wanted (use `torch.no_grad()`)"
             return differentiable_groups(members, self.precision)
-        known = known_graph_group(self, members, args, kwargs)
-        if known is not None:
+        if torch.cuda.is_available() and (known := known_graph_group(self, members, args, kwargs)):
             return iter([known])
         weights = self.cache.weights(members, args, kwargs)
         if members.count == 1:

@@ -214,20 +214,18 @@ def forms_of(
     if plain.reason:
         return plain, plain
     x = args[0][:CHECKED_ITEMS]
-    batches = (x, 1.25 * x.flip(0) + 0.1)
-    expected = [plain({}, (batch.clone(),), {}) for batch in batches]
     for channels_last in (True, False) if x.ndim == 4 else (False,):
         try:
             form = TracedForm(model, selected, precision, channels_last)
-            found = [form(form.fold({}), (batch.clone(),), {}) for batch in batches]
+            weights = form.fold({})
+            for batch in (x, 1.25 * x.flip(0) + 0.1):
+                if not _agree(form(weights, (batch.clone(),), {}), plain({}, (batch.clone(),), {})):
+                    raise ValueError("the traced network gives other outputs than the network")
+            return plain, form
         except Exception as error:
             plain.reason = (
                 f"torch.fx cannot trace it ({type(error).__name__}: {str(error).partition(chr(10))[0][:120]})"
             )
-            continue
-        if all(map(_agree, found, expected)):
-            return plain, form
-        plain.reason = "the traced network gives other outputs than the network"
     return plain, plain
 
 

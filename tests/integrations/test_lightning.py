@@ -270,7 +270,7 @@ def test_two_processes_find_what_one_finds_and_one_of_them_writes(module, tmp_pa
 
 def test_a_lightning_that_does_not_import_is_said_to_be_there(tmp_path, monkeypatch):
     """The other package is absent, which is not what has to be mended."""
-    monkeypatch.delitem(sys.modules, "peppermill.integrations.lightning")
+    monkeypatch.delitem(sys.modules, "peppermill.integrations.lightning", raising=False)
     for name in [name for name in sys.modules if name.split(".")[0] == "pytorch_lightning"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "lightning.pytorch", None)
@@ -281,7 +281,7 @@ def test_a_lightning_that_does_not_import_is_said_to_be_there(tmp_path, monkeypa
 
 
 def test_without_lightning_it_says_what_to_install(monkeypatch):
-    monkeypatch.delitem(sys.modules, "peppermill.integrations.lightning")
+    monkeypatch.delitem(sys.modules, "peppermill.integrations.lightning", raising=False)
     monkeypatch.setitem(sys.modules, "lightning.pytorch", None)
     monkeypatch.setitem(sys.modules, "pytorch_lightning", None)
     with pytest.raises(ImportError, match=r'PepCallback needs Lightning: `pip install "peppermill\[lightning\]"`'):
