@@ -35,7 +35,7 @@ class Compiled:
         weights = self.cache.weights(members, args, kwargs)
         with weights.lock:
             if isinstance(weights.form, TracedForm) and not weights.prepared.setdefault("compiled", False):
-                weights.form.function = torch.compile(weights.form.function)  # type: ignore[assignment]
+                weights.form.run = torch.compile(weights.form.function)
                 weights.prepared["compiled"] = True
         self.report = "compile" if weights.form.is_traced else f"loop, because {weights.form.reason}"
         return member_groups(weights, members, self.room)

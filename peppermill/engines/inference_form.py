@@ -157,6 +157,7 @@ class TracedForm:
             for node in nodes:
                 node.meta["varies"] = part
         self.function = fx.GraphModule(root, self.graph)
+        self.run = self.function.forward  # without the checks for hooks of a call of the module
         self.fixed = [
             [] if varies else self._laid_out(part) for part, varies in zip(self.parts, self.varies, strict=True)
         ]
@@ -188,7 +189,7 @@ class TracedForm:
         if self.channels_last and x.ndim == 4:
             x = x.contiguous(memory_format=torch.channels_last)
         with autocast(self.device, self.precision):
-            return output_tensor(self.function(*weights, x))
+            return output_tensor(self.run(*weights, x))
 
     def _laid_out(self, part: Layer | Value, state: Params | None = None) -> list[Tensor | None]:
         tensors = part.tensors(state or self.state)
