@@ -42,7 +42,7 @@ def test_a_law_is_one_row(monkeypatch, overfitted):
 
 
 def test_an_engine_is_one_row(monkeypatch, overfitted):
-    row = EngineRow("slow", "the loop under another name", "peppermill.engines.loop:Loop")
+    row = EngineRow("slow", "the loop under another name", "peppermill.engines.loop:loop")
     monkeypatch.setitem(ENGINES, "slow", row)
     model, validation, _ = overfitted
     expected = pm.fit(model, validation, size=2, engine="loop")
@@ -85,7 +85,7 @@ app(["fit", "--help"])
         (LAWS, Law("signs", "plus or minus one", signs)),
         (CALIBRATORS, Calibrator("none", "nothing at all", lambda *given: (1.0, 0.0))),
         (PREDICTORS, PredictorRow("oracle", "oracle", "knows everything", torch.nn.Identity)),
-        (ENGINES, EngineRow("slow", "the loop under another name", "peppermill.engines.loop:Loop")),
+        (ENGINES, EngineRow("slow", "the loop under another name", "peppermill.engines.loop:loop")),
         (SEARCHES, SearchRow("classic", "golden section under another name", "peppermill.tuning.golden:Golden")),
     ],
 )

@@ -7,8 +7,8 @@ file for each engine.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any, Protocol
 
 import torch
@@ -59,22 +59,22 @@ class Engine(Protocol):
 
 @dataclass(frozen=True)
 class EngineRow:
-    """One engine: its name, what it is good for, and the class that implements it."""
+    """One engine: its name, what it is good for, and the function that says how members run."""
 
     name: str
     help: str
-    place: str  # module:class, imported when the engine is used
+    place: str  # module:function, imported when the engine is used
 
 
 #: The engines by name. A new one is one file and one row.
 ENGINES = {
     row.name: row
     for row in (
-        EngineRow("auto", "chooses by a rule", "peppermill.engines.auto:Auto"),
-        EngineRow("loop", "one member after another, with the least memory", "peppermill.engines.loop:Loop"),
-        EngineRow("vmap", "all members of a small network at once", "peppermill.engines.vmap:Vmap"),
-        EngineRow("graphs", "CUDA graphs, for small batches on a GPU", "peppermill.engines.graphs:Graphs"),
-        EngineRow("compile", "the network compiled by torch.compile", "peppermill.engines.compiled:Compiled"),
+        EngineRow("auto", "chooses by a rule", "peppermill.engines.auto:auto"),
+        EngineRow("loop", "one member after another, with the least memory", "peppermill.engines.loop:loop"),
+        EngineRow("vmap", "all members of a small network at once", "peppermill.engines.vmap:vmap"),
+        EngineRow("graphs", "CUDA graphs, for small batches on a GPU", "peppermill.engines.graphs:graphs"),
+        EngineRow("compile", "the network compiled by torch.compile", "peppermill.engines.compiled:compiled"),
     )
 }
 OTHER_NAMES = {"joined": "loop"}  # names of version one
@@ -97,6 +97,13 @@ def engine_named(engine: str | Engine, precision: str | None = None) -> Engine:
             '`engine="graphs"` needs a CUDA GPU, and torch finds none here: use `engine="auto"`, which takes graphs '
             "where there is one."
         )
-    module, _, name = row.place.partition(":")
-    made: Engine = getattr(import_module(module), name)(precision)
-    return made
+    from peppermill.engines.loop import Runner  # the engines import this file
+
+    return Runner(row.name, precision)
+
+
+def autocast(device: torch.device, precision: str | None) -> AbstractContextManager[Any]:
+    """Products in low precision, as autocast chooses them, if a precision is named."""
+    if precision is None:
+        return nullcontext()
+    return torch.autocast(device.type, dtype=PRECISIONS[precision], cache_enabled=False)

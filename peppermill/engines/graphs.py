@@ -14,35 +14,18 @@ import torch
 from torch import Tensor
 
 from peppermill.engines import Group, Members
-from peppermill.engines.loop import differentiable_groups, member_groups, wants_gradients
-from peppermill.engines.member_weights import MemberWeights, WeightCache
-from peppermill.engines.out_of_memory import Room
+from peppermill.engines.loop import Runner, member_groups
+from peppermill.engines.member_weights import MemberWeights
 
 MAX_GRAPHS = 8  # shapes of inputs whose graphs are kept
 
 
-class Graphs:
+def graphs(runner: Runner, weights: MemberWeights, members: Members, args: Any, kwargs: Any) -> Iterator[Group]:
     """All members as one CUDA graph if the network can be captured, the loop otherwise."""
-
-    def __init__(self, precision: str | None = None) -> None:
-        self.precision, self.report = precision, "graphs"
-        self.cache, self.room = WeightCache(precision), Room()
-
-    def __reduce__(self) -> Any:
-        return type(self), (self.precision,)  # a copy starts with an empty cache
-
-    def groups(self, members: Members, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Group]:
-        if wants_gradients(members, args, kwargs):
-            self.report = "loop, because gradients may be wanted (use `torch.no_grad()`)"
-            return differentiable_groups(members, self.precision)
-        known = known_graph_group(self, members, args, kwargs)
-        if known is not None:
-            return iter([known])
-        weights = self.cache.weights(members, args, kwargs)
-        if not suits_graphs(weights, members):
-            self.report = f"loop, because {weights.form.reason or 'the weights change from pass to pass or do not fit'}"
-            return member_groups(weights, members, self.room)
-        return iter([graph_group(self, weights, members)])
+    if not suits_graphs(weights, members):
+        runner.report = f"loop, because {weights.form.reason or 'the weights change from pass to pass or do not fit'}"
+        return member_groups(weights, members, runner.room)
+    return iter([graph_group(runner, weights, members)])
 
 
 def suits_graphs(weights: MemberWeights, members: Members) -> bool:
@@ -50,15 +33,15 @@ def suits_graphs(weights: MemberWeights, members: Members) -> bool:
     return weights.form.is_traced and members.keep and members.sigma != 0 and weights.fits(members.count)
 
 
-def graph_group(engine: Any, weights: MemberWeights, members: Members) -> Group:
+def graph_group(runner: Runner, weights: MemberWeights, members: Members) -> Group:
     """All members as a graph for each shape of inputs; in the loop if the network cannot be captured."""
 
     def outputs(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
         graph = graph_of(weights, members, args, kwargs)
-        engine.report = f"loop, because {graph}" if isinstance(graph, str) else "graphs"
+        runner.report = f"loop, because {graph}" if isinstance(graph, str) else "graphs"
         if not isinstance(graph, str):
             return graph(args, kwargs)
-        return torch.cat([group(args, kwargs) for group in member_groups(weights, members, engine.room)])
+        return torch.cat([group(args, kwargs) for group in member_groups(weights, members, runner.room)])
 
     return outputs
 
@@ -126,9 +109,9 @@ def graph_of(weights: MemberWeights, members: Members, args: Any, kwargs: Any) -
         return found
 
 
-def known_graph_group(engine: Any, members: Members, args: Any, kwargs: Any) -> Group | None:
+def known_graph_group(runner: Runner, members: Members, args: Any, kwargs: Any) -> Group | None:
     """A group that replays a known graph first and looks at the network while the GPU works."""
-    latest: MemberWeights | None = engine.cache.latest
+    latest: MemberWeights | None = runner.cache.latest
     if latest is None or not members.keep or not isinstance(latest.prepared.get(_key(members, args, kwargs)), Captured):
         return None
 
@@ -136,9 +119,9 @@ def known_graph_group(engine: Any, members: Members, args: Any, kwargs: Any) -> 
         graph = latest.prepared.get(_key(members, args, kwargs))
         found = graph(args, kwargs) if isinstance(graph, Captured) else None
         if found is not None and latest.is_current(members):
-            engine.report = "graphs"
+            runner.report = "graphs"
             return found
-        return graph_group(engine, engine.cache.weights(members, args, kwargs), members)(args, kwargs)
+        return graph_group(runner, runner.cache.weights(members, args, kwargs), members)(args, kwargs)
 
     return outputs
 

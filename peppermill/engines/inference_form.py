@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from types import FunctionType
 from typing import Any, TypeAlias
@@ -20,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
-from peppermill.engines import PRECISIONS
+from peppermill.engines import PRECISIONS, autocast
 from peppermill.engines.network_shell import Shells, attributes_of, same_objects, shell_of
 from peppermill.plumbing.devices import device_of
 from peppermill.plumbing.nested import output_tensor
@@ -228,13 +227,6 @@ def forms_of(
                 f"torch.fx cannot trace it ({type(error).__name__}: {str(error).partition(chr(10))[0][:120]})"
             )
     return plain, plain
-
-
-def autocast(device: torch.device, precision: str | None) -> AbstractContextManager[Any]:
-    """Products in low precision, as autocast chooses them, if a precision is named."""
-    if precision is None:
-        return nullcontext()
-    return torch.autocast(device.type, dtype=PRECISIONS[precision], cache_enabled=False)
 
 
 class _Recorder(fx.Tracer):

@@ -8,15 +8,19 @@ are dropped when a tensor of the network is written to or replaced.
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from operator import is_
 from typing import Any, Literal, TypeAlias
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from peppermill.engines import Members
+from peppermill.engines import Group, Members, autocast
 from peppermill.engines.inference_form import forms_of
+from peppermill.engines.network_shell import Shells
+from peppermill.plumbing.devices import device_of
 from peppermill.plumbing.modes import refuse_training_mode
+from peppermill.plumbing.nested import output_tensor
 from peppermill.types import Params
 
 CPU_BYTES = 2**30  # of kept weights or directions, on a CPU
@@ -138,3 +142,29 @@ class NetworkState:
 
     def _marks(self) -> list[int]:
         return [*[value.data_ptr() for value in self.tensors], *[value._version for value in self.counted]]
+
+
+def differentiable_groups(members: Members, precision: str | None) -> Iterator[Group]:
+    """Members whose outputs can be differentiated by the inputs and by the network's own parameters."""
+    refuse_training_mode(members.model)
+    shells, device = Shells(members.model), device_of(members.model)
+    perturbation, center = members.perturbation(), dict(members.model.named_parameters())
+    for member in range(members.count):
+        params = {}
+        if members.sigma != 0:
+            direction = perturbation.direction(member)
+            params = {name: center[name] + members.sigma * step.to(center[name]) for name, step in direction.items()}
+
+        def outputs(args: tuple[Any, ...], kwargs: dict[str, Any], params: Any = params) -> Tensor:
+            with autocast(device, precision):
+                return output_tensor(shells(params, args, kwargs)).clone().unsqueeze(0)
+
+        yield outputs
+
+
+def wants_gradients(members: Members, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether the caller may differentiate the outputs."""
+    if not torch.is_grad_enabled():
+        return False
+    inputs = (value for value in (*args, *kwargs.values()) if isinstance(value, Tensor))
+    return any(value.requires_grad for value in (*inputs, *members.model.parameters()))

@@ -15,11 +15,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
-from peppermill.engines import Group, Members
-from peppermill.engines.inference_form import Node, TracedForm, autocast
-from peppermill.engines.loop import differentiable_groups, member_groups, wants_gradients
-from peppermill.engines.member_weights import MemberWeights, WeightCache
-from peppermill.engines.out_of_memory import Room
+from peppermill.engines import Group, Members, autocast
+from peppermill.engines.inference_form import Node, TracedForm
+from peppermill.engines.loop import Runner, member_groups
+from peppermill.engines.member_weights import MemberWeights
 from peppermill.plumbing.nested import output_tensor
 
 ELEMENTWISE_MODULES = (
@@ -34,28 +33,15 @@ ELEMENTWISE_FUNCTIONS: tuple[Any, ...] = (
 ELEMENTWISE_METHODS = ("relu", "tanh", "sigmoid", "add", "sub", "mul", "div", "exp")
 
 
-class Vmap:
+def vmap(runner: Runner, weights: MemberWeights, members: Members, args: Any, kwargs: Any) -> Iterator[Group]:
     """All members together if the network suits it, the loop otherwise."""
-
-    def __init__(self, precision: str | None = None) -> None:
-        self.precision, self.report = precision, "vmap"
-        self.cache, self.room = WeightCache(precision), Room()
-
-    def __reduce__(self) -> Any:
-        return type(self), (self.precision,)  # a copy starts with an empty cache
-
-    def groups(self, members: Members, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Group]:
-        if wants_gradients(members, args, kwargs):
-            self.report = "loop, because gradients may be wanted (use `torch.no_grad()`)"
-            return differentiable_groups(members, self.precision)
-        weights = self.cache.weights(members, args, kwargs)
-        together = together_of(weights)
-        if together is None or members.count == 1:
-            reason = weights.form.reason or "not only dense layers are perturbed"
-            self.report = "loop, because " + (reason if members.count > 1 else "there is one member")
-            return member_groups(weights, members, self.room)
-        self.report = "vmap"
-        return iter([together.group(members)])
+    together = together_of(weights)
+    if together is None or members.count == 1:
+        reason = weights.form.reason or "not only dense layers are perturbed"
+        runner.report = "loop, because " + (reason if members.count > 1 else "there is one member")
+        return member_groups(weights, members, runner.room)
+    runner.report = "vmap"
+    return iter([together.group(members)])
 
 
 class Together:
