@@ -202,7 +202,7 @@ class PepEnsemble(nn.Module):
                 del group  # or its weights would be alive while the next group's are made
             outputs = torch.cat(found)
         predictions = self.likelihood.predict(outputs.flatten(0, 1))
-        return predictions.unflatten(0, outputs.shape[:2])  # type: ignore[no-untyped-call,no-any-return]
+        return predictions.reshape(*outputs.shape[:2], *predictions.shape[1:])
 
 
 def load(path: str | Path, model: nn.Module, *, engine: str = "auto", precision: str | None = None) -> PepEnsemble:

@@ -322,6 +322,9 @@ def _arguments(
             graph.erase_node(node)
         elif type(module) in NORMS:
             _functional_norm(graph, node, module)
+        elif type(module) in (nn.ReLU, nn.Flatten):  # functions take less time to call
+            node.op, node.target = "call_function", torch.relu if type(module) is nn.ReLU else torch.flatten
+            node.args += () if type(module) is nn.ReLU else (module.start_dim, module.end_dim)
     for node in reversed(list(graph.nodes)):  # checks of shapes, and what was computed for them alone
         if node.target in CHECKS and not node.users:
             graph.erase_node(node)

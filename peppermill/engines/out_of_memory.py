@@ -20,6 +20,11 @@ class Room:
 
     def run(self, call: Callable[[Any, Any], Any], args: Any, kwargs: Any) -> Tensor:
         """The network's outputs for one batch, from parts of the batch if the whole does not fit."""
+        if self.items is None:
+            try:
+                return output_tensor(call(args, kwargs))
+            except torch.cuda.OutOfMemoryError:
+                pass  # what follows runs outside of `except`, which keeps the failed call's tensors alive
         lengths: list[int] = []
         map_tensors(lambda value: lengths.extend(value.shape[:1]), (args, kwargs))
         count = lengths[0] if lengths else 1

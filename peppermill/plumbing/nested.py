@@ -61,7 +61,9 @@ def output_tensor(outputs: Any) -> Tensor:
 
     A tensor, an object or a dict with `logits`, a tuple that begins with them.
     """
-    found = outputs
+    if isinstance(outputs, Tensor):
+        return outputs
+    found = None
     if isinstance(outputs, Mapping):
         found = outputs.get("logits")
     elif hasattr(outputs, "logits"):
