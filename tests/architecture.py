@@ -76,7 +76,7 @@ BUDGET = {
     "top level": (2050, 14),
     "tuning": (750, 7),
     "calibrators": (300, 4),
-    "engines": (1285, 10),  # the plan has 1,250: the trace that patches no other thread, and what it may not bake in
+    "engines": (1300, 10),  # the plan has 1,250: the trace that patches no other thread, and what it may not bake in
     "predictors": (300, 6),
     "evaluation": (900, 8),
     "curvature": (780, 7),
@@ -528,9 +528,9 @@ LIMITS = {
     "code from text": (0, 0),
     "loaded too early": (0, 0),
     "modules of fit": (30, 20),
-    "lines of fit": (3587, 2400),
+    "lines of fit": (3598, 2400),
     "modules of a prediction": (11, 9),
-    "lines of a prediction": (1601, 1000),
+    "lines of a prediction": (1612, 1000),
     "modules of Table 2 in experiments": (16, 16),  # with the files of the library that it runs, about 48
     "lines of Table 2 in experiments": (2000, 2000),
     "private names in tests": (0, 0),

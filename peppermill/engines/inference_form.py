@@ -123,6 +123,9 @@ class PlainForm:
     def fold(self, params: Params) -> Params:
         return params
 
+    def takes(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        return True
+
     def is_current(self) -> bool:
         """Whether every attribute of the network is still the same, but for those that it changes itself."""
         return bool(self.shells.changes_itself) or same_objects(self.attributes, attributes_of(self.shells.model))
@@ -184,11 +187,15 @@ class TracedForm:
         return same and all(kind.forward is forward for kind, forward in self.forwards.items())
 
     def __call__(self, weights: list[Tensor | None], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-        (x,) = args
-        if self.channels_last and x.ndim == 4:
-            x = x.contiguous(memory_format=torch.channels_last)
         with autocast(self.device, self.precision):
-            return output_tensor(self.run(*weights, x))
+            return output_tensor(self.run(*weights, self.laid_out(args[0])))
+
+    def laid_out(self, x: Tensor) -> Tensor:
+        return x.contiguous(memory_format=torch.channels_last) if self.channels_last and x.ndim == 4 else x
+
+    def takes(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether these are arguments for which the network was traced: one tensor, everything else by default."""
+        return not _unusual_arguments(args, kwargs)
 
     def _laid_out(self, part: Layer | Value, state: Params | None = None) -> list[Tensor | None]:
         tensors = part.tensors(state or self.state)
@@ -288,7 +295,7 @@ class _Recorder(fx.Tracer):
 
 def _obstacle(model: nn.Module, args: Any, kwargs: Any) -> str:
     """Why the network cannot be traced, if that is plain to see."""
-    if kwargs or len(args) != 1 or not isinstance(args[0], Tensor) or not args[0].is_floating_point():
+    if _unusual_arguments(args, kwargs):
         return "its input is not one tensor of real numbers"
     if any(module._forward_hooks or module._forward_pre_hooks for module in model.modules()):
         return "it has hooks"
@@ -298,6 +305,10 @@ def _obstacle(model: nn.Module, args: Any, kwargs: Any) -> str:
             if isinstance(forward.__globals__.get(name), (int, float, str, list, dict, set, tuple, Tensor)):
                 return f"it reads the global `{name}`, which may change"
     return ""
+
+
+def _unusual_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    return bool(kwargs) or len(args) != 1 or not isinstance(args[0], Tensor) or not args[0].is_floating_point()
 
 
 def _is_of_torch(kind: type) -> bool:

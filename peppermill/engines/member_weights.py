@@ -113,7 +113,7 @@ class WeightCache:
 
     def weights(self, members: Members, args: Any, kwargs: Any) -> MemberWeights:
         with self.lock:
-            if self.latest is None or not self.latest.is_current(members):
+            if self.latest is None or not (self.latest.form.takes(args, kwargs) and self.latest.is_current(members)):
                 self.latest = None  # frees the old weights before new ones are made
                 self.latest = MemberWeights(members, self.precision, args, kwargs)
             return self.latest

@@ -77,7 +77,7 @@ class Together:
         return stacked
 
     def _outputs(self, stacked: list[Tensor | None], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-        x = args[0].contiguous(memory_format=torch.channels_last) if self.form.channels_last else args[0]
+        x = self.form.laid_out(args[0])
         with autocast(self.form.device, self.form.precision):
             return output_tensor(self.function.forward(*stacked, x))
 

@@ -163,6 +163,19 @@ def test_threads_may_share_an_ensemble_and_its_network(name):
         assert max(worst) < 1e-10
 
 
+@pytest.mark.parametrize("engine", ON_CPU)
+def test_an_argument_that_comes_later_is_not_ignored(engine):
+    """The network was traced for `x` alone; `mask` is None by default."""
+    model, x = zoo.network("dict of outputs")
+    pep, mask = ensemble(model, engine), torch.zeros_like(x)
+    with torch.no_grad():
+        plain, masked, again = pep(x), pep(x, mask=mask), pep(x)
+        expected = pep.likelihood.predict(model(x, mask=mask)["logits"])
+    assert torch.equal(plain, again)
+    assert not torch.allclose(masked, plain)
+    torch.testing.assert_close(masked, expected, atol=1e-10, rtol=0)  # the bias alone, which carries no noise
+
+
 def test_gradients_reach_the_inputs_and_the_perturbed_weights():
     model, x = zoo.network("mlp")
     pep, x = ensemble(model), x.requires_grad_()
