@@ -528,9 +528,9 @@ LIMITS = {
     "code from text": (0, 0),
     "loaded too early": (0, 0),
     "modules of fit": (30, 20),
-    "lines of fit": (3598, 2400),
+    "lines of fit": (3601, 2400),
     "modules of a prediction": (11, 9),
-    "lines of a prediction": (1612, 1000),
+    "lines of a prediction": (1615, 1000),
     "modules of Table 2 in experiments": (16, 16),  # with the files of the library that it runs, about 48
     "lines of Table 2 in experiments": (2000, 2000),
     "private names in tests": (0, 0),

@@ -147,6 +147,7 @@ class TracedForm:
         recorder = _Recorder(root)
         self.graph = recorder.record()
         self.reads = [(model.get_submodule(path), name, value) for path, name, value in recorder.reads]
+        self.modules = list(model.modules())
         self.forwards: dict[Any, Any] = {type(module): type(module).forward for module in model.modules()}
         first: dict[int, str] = {}  # the network's own name of each array, by every path that the graph may read
         arrays = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
@@ -182,7 +183,9 @@ class TracedForm:
         return is_kernel, varies
 
     def is_current(self) -> bool:
-        """Whether every attribute that the trace read still has its value, and every class its code."""
+        """Whether every attribute that the trace read has its value, every class its code, and no module a hook."""
+        if any(module._forward_hooks or module._forward_pre_hooks for module in self.modules):
+            return False
         same = all(vars(module).get(name) == value for module, name, value in self.reads)
         return same and all(kind.forward is forward for kind, forward in self.forwards.items())
 

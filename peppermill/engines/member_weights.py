@@ -23,10 +23,10 @@ from peppermill.plumbing.modes import refuse_training_mode
 from peppermill.plumbing.nested import output_tensor
 from peppermill.types import Params
 
-CPU_BYTES = 2**30  # of kept weights or directions, on a CPU
 #: What is kept for the next call: the members of one sigma, their directions for another sigma, or nothing.
 Keep: TypeAlias = Literal["members", "directions", "nothing"]
 
+CPU_BYTES = 2**30  # of kept weights or directions, on a CPU
 SMALL_BYTES = 2**27  # of all members' weights: below this even `engine="loop"` keeps them
 GPU_SHARE = 0.25  # of the free memory, for the same, on a GPU
 

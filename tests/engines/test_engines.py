@@ -101,6 +101,7 @@ def test_half_precision_stays_near(name):
         lambda model: model.load_state_dict({k: v + 0.25 for k, v in model.state_dict().items()}),
         lambda model: model.__setitem__(1, nn.Tanh().eval()),
         lambda model: setattr(model[2], "eps", 0.5),
+        lambda model: model[0].register_forward_hook(lambda module, inputs, output: output * 2),
     ],
 )
 @pytest.mark.parametrize("engine", ON_CPU)
