@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -147,8 +148,11 @@ def complain_of(error: Exception) -> int:
     if not isinstance(error, UsageError):
         complain(_one_line(error))
         return 2
+    if torchrun.launched_rank():
+        time.sleep(torchrun.REPORT_SECONDS)
+        return 2
     message = " ".join(error.format_message().split()).rstrip(".")  # type: ignore[attr-defined]
-    if message and torchrun.launched_rank() == 0:  # without arguments, the help was shown and the message is empty
+    if message:  # without arguments, the help was shown and the message is empty
         context = error.ctx  # type: ignore[attr-defined]
         command = context.command_path if context else "peppermill"
         colon = "" if message.endswith("?") else ":"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from datetime import timedelta
@@ -13,6 +14,9 @@ import typer
 
 #: How long a process waits for the others to start; PEPPERMILL_JOIN_SECONDS overrides it.
 JOIN_SECONDS = 60
+
+#: How long a process that fails silently stays: torchrun ends all processes as soon as one of them has ended.
+REPORT_SECONDS = 10
 
 
 def launched() -> bool:
@@ -72,6 +76,7 @@ def processes(shared: bool, device: str) -> Iterator[bool]:
         except RuntimeError:  # the process that held the store is gone
             first = True
         if not first:
+            time.sleep(REPORT_SECONDS)
             raise typer.Exit(2) from error
         raise
     finally:

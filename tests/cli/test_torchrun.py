@@ -69,13 +69,13 @@ class Dying(nn.Sequential):
 
     def forward(self, x):
         Dying.calls += 1
-        Path("process" + os.environ["RANK"]).write_text(str(os.getpid()))
         if os.environ["RANK"] == "1" and self.calls > 5:
             os.kill(os.getpid(), 9)
         return super().forward(x)
 
 
 def dying():
+    Path("process" + os.environ["RANK"]).write_text(str(os.getpid()))
     return Dying(*resnet())
 """
 
