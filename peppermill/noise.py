@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -59,11 +59,17 @@ LAWS = {
 
 @dataclass(frozen=True)
 class Noise:
-    """The law of epsilon_j, whether the members come in pairs +epsilon and -epsilon, and the seed."""
+    """The law of epsilon_j, whether the members come in pairs +epsilon and -epsilon, and the seed.
+
+    `scales` gives arrays a noise of their own size: (name, factors), with one factor for the array or one for each of
+    its filters. `draws` names the draws that are the members, if they were chosen from a larger pool.
+    """
 
     law: str = "gaussian"
     antithetic: bool = True
     seed: int = 0
+    scales: tuple[tuple[str, tuple[float, ...]], ...] = field(default=(), repr=False)
+    draws: tuple[int, ...] = field(default=(), repr=False)
 
     def __post_init__(self) -> None:
         if self.law not in LAWS:
@@ -75,6 +81,7 @@ class Noise:
 
     def draw(self, name: str, member: int, like: Tensor) -> Tensor:
         """epsilon_j for the parameter `name`: float32, with the shape and on the device of `like`."""
+        member = self.draws[member] if self.draws else member
         sign, stream = ((-1.0) ** member, member // 2) if self.antithetic else (1.0, member)
         digest = hashlib.sha256(f"peppermill noise 1\n{self.seed}\n{name}".encode()).digest()
         key = int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:8], "little")
@@ -85,7 +92,11 @@ class Noise:
             words = philox(torch.arange(start, min(start + chunk, counters), device=device), stream, key)
             part = numbers[4 * start : 4 * (start + chunk)]
             part.copy_(torch.stack(LAWS[self.law].numbers(words), dim=1).flatten()[: len(part)])
-        return numbers.mul_(sign).view(like.shape).to(like.device)
+        epsilon = numbers.mul_(sign).view(like.shape).to(like.device)
+        factors = dict(self.scales).get(name)
+        if factors:
+            epsilon *= epsilon.new_tensor(factors).view(-1, *(1,) * (epsilon.ndim - 1))
+        return epsilon
 
 
 def philox(counters: Tensor, stream: int, key: tuple[int, int]) -> Words:

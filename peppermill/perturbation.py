@@ -30,6 +30,11 @@ class Perturbation:
             raise ValueError(
                 f"`size={self.size!r}` must be a whole number of members, at least 1; 10 is the paper's choice."
             )
+        if self.noise.draws and self.size > len(self.noise.draws):
+            raise ValueError(
+                f"`size={self.size}` is more than the {len(self.noise.draws)} members that were chosen from a pool: "
+                "fit again with as many."
+            )
 
     def direction(self, member: int) -> Params:
         """epsilon_j, in float32."""

@@ -218,6 +218,21 @@ def test_the_global_generators_do_not_matter():
     assert torch.equal(draw(), first)
 
 
+@pytest.mark.parametrize("factors", [(0.5,), (0.0, 1.0, 2.0)])
+def test_an_array_can_have_noise_of_its_own_size(factors):
+    plain, scaled = (draw(Noise(scales=scales), shape=(3, 4, 2)) for scales in ((), (("layer.weight", factors),)))
+    for k in range(3):
+        assert torch.equal(scaled[k], factors[k % len(factors)] * plain[k])
+    other = Noise(scales=(("another.weight", factors),))
+    assert torch.equal(draw(other, shape=(3, 4, 2)), plain)
+
+
+def test_members_can_be_chosen_from_a_pool_of_draws():
+    chosen = Noise(draws=(5, 2, 2))
+    for member, number in enumerate(chosen.draws):
+        assert torch.equal(draw(chosen, member=member), draw(member=number))
+
+
 def test_refuses_a_law_that_it_does_not_know():
     with pytest.raises(ValueError, match="`noise='cauchy'` is unknown: choose one of gaussian, uniform"):
         Noise("cauchy")

@@ -107,3 +107,8 @@ def test_the_scale_of_half_precision_weights_does_not_overflow():
 def test_refuses_a_size_that_is_no_number_of_members(size):
     with pytest.raises(ValueError, match=rf"`size={size!r}` must be a whole number of members, at least 1"):
         Perturbation(center(), Noise(), size)
+
+
+def test_refuses_more_members_than_were_chosen_from_a_pool():
+    with pytest.raises(ValueError, match="`size=3` is more than the 2 members that were chosen"):
+        Perturbation(center(), Noise(draws=(4, 7)), 3)

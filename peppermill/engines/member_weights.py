@@ -90,7 +90,8 @@ class MemberWeights:
 
     def _made(self, sigma: float, member: int, keep: Keep) -> Params:
         """theta_j; the second member of an antithetic pair has the first one's direction, with the other sign."""
-        antithetic = self.perturbation.noise.antithetic
+        noise = self.perturbation.noise
+        antithetic = noise.antithetic and not noise.draws
         first, signed = (member - member % 2, -sigma if member % 2 else sigma) if antithetic else (member, sigma)
         with self.lock:
             direction = self._directions.get(first)
