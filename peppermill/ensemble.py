@@ -106,8 +106,9 @@ class PepEnsemble(nn.Module):
         predictions = mean_prediction(self.likelihood, self.member_predictions(*args, **kwargs))
         return self.likelihood.outputs(temper(predictions, self.temperature))
 
+    @torch.no_grad()
     def predict_proba(self, *args: Any, **kwargs: Any) -> Tensor:
-        """p(y; x, theta*, sigma*) of eq. 9; for a yes-or-no question, the probability of yes."""
+        """p(y; x, theta*, sigma*) of eq. 9, without a graph; for a yes-or-no question, the probability of yes."""
         if self.likelihood.name == "gaussian":
             raise TypeError(
                 "a regression has no class probabilities: call the ensemble itself for its mean and log-variance."

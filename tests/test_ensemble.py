@@ -55,6 +55,15 @@ def quietly(action, *args, **options):
 # Eq. 9
 
 
+def test_probabilities_come_without_a_graph_and_outputs_with_one():
+    """`predict_proba(x).numpy()` works; whoever wants gradients calls the ensemble itself."""
+    pep, (inputs, _) = ensemble(networks.mlp()), networks.items()
+    np.testing.assert_allclose(pep.predict_proba(inputs).numpy(), pep(inputs).detach().exp(), atol=1e-6)
+    assert not pep.predict_proba(inputs.requires_grad_()).requires_grad
+    pep(inputs)[:, 0].sum().backward()
+    assert all(value.grad.abs().sum() > 0 for value in (inputs, pep.model[0].weight))
+
+
 @pytest.mark.parametrize("temperature", [1.0, 2.5])
 def test_forward_is_the_log_of_the_averaged_probability(temperature):
     """Averaged first, then tempered: the other order is another prediction."""
