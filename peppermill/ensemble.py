@@ -10,9 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from peppermill import parameters as selection
+from peppermill.calibrators import Calibrator
+from peppermill.calibrators.temperature import Temperature
 from peppermill.data import Batches
 from peppermill.engines import Engine, Members, engine_named
-from peppermill.likelihood import ensemble_log_likelihoods, likelihood_named, mean_prediction, temper
+from peppermill.likelihood import ensemble_log_likelihoods, likelihood_named, mean_prediction
 from peppermill.noise import Noise
 from peppermill.parameters import Selection
 from peppermill.passes import MemberPass, Request, run_members
@@ -23,6 +25,9 @@ from peppermill.predictions import Predictions, predict
 from peppermill.recipe import Recipe, difference, fingerprint, read_fingerprint, read_recipe, write_recipe
 from peppermill.tuning.result import SigmaSearch
 from peppermill.types import Data, Inputs, Likelihood
+from peppermill.views import ViewsLike, views_named
+
+UNCALIBRATED = Temperature(1.0)
 
 
 class PepEnsemble(nn.Module):
@@ -49,6 +54,7 @@ class PepEnsemble(nn.Module):
         size: int = 10,
         noise: str | Noise = "gaussian",
         likelihood: str | Likelihood = "categorical",
+        views: ViewsLike = None,
         engine: str | Engine = "auto",
     ) -> PepEnsemble:
         """An ensemble at a sigma of your choice, without a search; the arguments are those of `fit`."""
@@ -60,9 +66,10 @@ class PepEnsemble(nn.Module):
             rule=selection.rule_name(parameters),
             selected=tuple(selection.select(model, parameters)),
             likelihood=likelihood_named(likelihood),
-            temperature=1.0,
+            calibrator=UNCALIBRATED,
             search=SigmaSearch((), sigma, sigma, 0, False, 0.0),
             fingerprint=fingerprint(model),
+            views=views_named(views),
         )
         return cls(model, recipe, engine)
 
@@ -81,9 +88,19 @@ class PepEnsemble(nn.Module):
         return self.recipe.noise.seed
 
     @property
+    def calibrator(self) -> Calibrator:
+        """What was fitted on the averaged log-probabilities and is applied after averaging."""
+        return self.recipe.calibrator
+
+    @property
     def temperature(self) -> float:
-        """T, applied after averaging; 1 if none was fitted."""
-        return self.recipe.temperature
+        """The T of the calibrator; 1 if none was fitted."""
+        return getattr(self.calibrator, "temperature", 1.0)
+
+    @property
+    def passes(self) -> int:
+        """The forward passes that a prediction costs: m, or one for each view if sigma is 0."""
+        return self._members().count
 
     @property
     def search(self) -> SigmaSearch:
@@ -103,8 +120,9 @@ class PepEnsemble(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         """ln of the averaged probability, or mean and log-variance of a regression; in the network's own layout."""
-        predictions = mean_prediction(self.likelihood, self.member_predictions(*args, **kwargs))
-        return self.likelihood.outputs(temper(predictions, self.temperature))
+        different = self.member_predictions(*args, **kwargs)[: self._members().count]
+        predictions = mean_prediction(self.likelihood, different)
+        return self.likelihood.outputs(self.calibrator(predictions))
 
     @torch.no_grad()
     def predict_proba(self, *args: Any, **kwargs: Any) -> Tensor:
@@ -119,14 +137,14 @@ class PepEnsemble(nn.Module):
     def member_log_probs(self, *args: Any, **kwargs: Any) -> Tensor:
         """Every member's own log-probabilities, [m, batch, classes], before averaging and temperature."""
         predictions = self.member_predictions(*args, **kwargs)
-        of_members = predictions.expand(self.size, *predictions.shape[1:])  # at sigma = 0 there is one
-        return torch.stack([self.likelihood.outputs(prediction) for prediction in of_members])
+        return torch.stack([self.likelihood.outputs(prediction) for prediction in predictions])
 
     def member_pass(self, data: Data | Batches) -> MemberPass:
         """ln L_i(theta_j), [m, N], and the averaged predictions [N, K] for all items of the data."""
         batches = data if isinstance(data, Batches) else Batches(data, self.model)
         with progress(f"{self.size} members at sigma = {self.sigma:.4g}") as tick:
-            given = Request(self.model, self.perturbation, self.likelihood, self.engine, batches, tick, keep=True)
+            keep, views = True, self.recipe.views
+            given = Request(self.model, self.perturbation, self.likelihood, self.engine, batches, tick, keep, views)
             return run_members(given, self.sigma)
 
     def predict_items(self, data: Data | Batches) -> Predictions:
@@ -135,9 +153,10 @@ class PepEnsemble(nn.Module):
 
     def predictions_of(self, members: MemberPass) -> Predictions:
         """The ensemble's prediction from a pass that its members have already made."""
-        log_probs = temper(members.averaged, self.temperature)
-        if self.temperature == 1:
-            log_likelihoods = ensemble_log_likelihoods(members.member_log_likelihoods[: 1 if self.sigma == 0 else None])
+        log_probs = self.calibrator(members.averaged)
+        if self.calibrator == UNCALIBRATED:
+            rows = members.member_log_likelihoods[: self._members().count]  # at sigma = 0 the others are copies
+            log_likelihoods = ensemble_log_likelihoods(rows)
         else:
             log_likelihoods = self.likelihood.log_likelihoods(log_probs, members.labels)
         return Predictions(log_probs, members.labels, log_likelihoods, self.likelihood)
@@ -153,12 +172,16 @@ class PepEnsemble(nn.Module):
 
     def with_temperature(self, temperature: float) -> PepEnsemble:
         """The same ensemble with its T multiplied by this temperature."""
-        return PepEnsemble(self.model, replace(self.recipe, temperature=self.temperature * temperature), self.engine)
+        return self.with_calibrator(Temperature(self.temperature * temperature))
+
+    def with_calibrator(self, calibrator: Calibrator) -> PepEnsemble:
+        """The same members with another calibrator after the averaging."""
+        return PepEnsemble(self.model, replace(self.recipe, calibrator=calibrator), self.engine)
 
     def without_temperature(self) -> PepEnsemble:
         """PEP alone: of the values of sigma that the search tried, the best one at T = 1."""
         search = replace(self.search, joint=False)
-        recipe = replace(self.recipe, sigma=search.best.sigma, temperature=1.0, search=search)
+        recipe = replace(self.recipe, sigma=search.best.sigma, calibrator=UNCALIBRATED, search=search)
         return PepEnsemble(self.model, recipe, self.engine)
 
     def with_size(self, size: int) -> PepEnsemble:
@@ -189,13 +212,19 @@ class PepEnsemble(nn.Module):
     def extra_repr(self) -> str:
         return f"sigma={self.sigma:.4g}, size={self.size}, temperature={self.temperature:.4g}, seed={self.seed}"
 
+    def _members(self) -> Members:
+        recipe = self.recipe
+        return Members(self.model, recipe.selected, recipe.noise, self.size, self.sigma, True, recipe.views)
+
     def member_predictions(self, *args: Any, **kwargs: Any) -> Tensor:
-        """Every member's prediction for one batch, [m, ...], in the likelihood's own form; one at sigma = 0."""
-        members = Members(self.model, self.recipe.selected, self.recipe.noise, self.size, self.sigma, keep=True)
+        """Every member's prediction for one batch, [m, ...], in the likelihood's own form."""
+        members = self._members()
         if torch.compiler.is_compiling():
             from peppermill.engines.compiled import compiled_outputs
 
-            outputs = compiled_outputs(members, self.engine.precision, args, kwargs)
+            precision = self.engine.precision
+            parts = [compiled_outputs(part, precision, *view.seen(args, kwargs)) for view, part in members.parts()]
+            outputs = torch.cat(parts)
         else:
             found = []
             for group in self.engine.groups(members, args, kwargs):
@@ -203,7 +232,7 @@ class PepEnsemble(nn.Module):
                 del group  # or its weights would be alive while the next group's are made
             outputs = torch.cat(found)
         predictions = self.likelihood.predict(outputs.flatten(0, 1))
-        return predictions.reshape(*outputs.shape[:2], *predictions.shape[1:])
+        return members.in_order(predictions.reshape(*outputs.shape[:2], *predictions.shape[1:]))
 
 
 def load(path: str | Path, model: nn.Module, *, engine: str = "auto", precision: str | None = None) -> PepEnsemble:

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import nn
 
+from peppermill.calibrators.temperature import Temperature
 from peppermill.data import Batches
 from peppermill.engines import Engine, engine_named
 from peppermill.ensemble import PepEnsemble
@@ -81,7 +82,7 @@ def fit(
         rule=rule_name(parameters),
         selected=tuple(perturbation.center),
         likelihood=chosen,
-        temperature=found.best.temperature,
+        calibrator=Temperature(found.best.temperature),
         search=found,
         fingerprint=fingerprint(model),
     )

@@ -16,6 +16,7 @@ from peppermill.plumbing.devices import state_of
 from peppermill.plumbing.modes import explain_shapes, refuse_training_mode
 from peppermill.plumbing.nested import as_arguments, digest_of
 from peppermill.types import Batch, Likelihood, Tick
+from peppermill.views import View
 
 #: ln L_i(theta_j) [m, n], the ensemble's prediction [n, K] and the labels [n] of one batch's items.
 BatchResult = tuple[Tensor, Tensor, Tensor]
@@ -42,6 +43,7 @@ class Request:
     data: Batches
     tick: Tick = field(default=lambda items: None)
     keep: bool = False  # whether the same members will run again, so that their weights are worth keeping
+    views: tuple[View, ...] = ()
 
 
 @torch.no_grad()
@@ -52,7 +54,7 @@ def run_members(request: Request, sigma: float) -> MemberPass:
     """
     refuse_training_mode(request.model)
     noise, size, center = request.perturbation.noise, request.perturbation.size, request.perturbation.center
-    members = Members(request.model, tuple(center), noise, size, sigma, request.keep)
+    members = Members(request.model, tuple(center), noise, size, sigma, request.keep, request.views)
     results: list[BatchResult] = []
     with explain_shapes(request.model):
         for chunk in request.data.share().chunks():
@@ -69,7 +71,7 @@ def run_members(request: Request, sigma: float) -> MemberPass:
     matrix, averaged, labels = columns
     if not len(labels):
         raise ValueError(f"`{request.data.argument}` has no item that counts: every label is the ignored one.")
-    return MemberPass(sigma, matrix.T.expand(size, -1), averaged, labels)
+    return MemberPass(sigma, members.in_order(matrix.T), averaged, labels)
 
 
 def _run_chunk(request: Request, members: Members, chunk: list[Batch]) -> list[BatchResult]:

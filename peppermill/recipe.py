@@ -9,28 +9,55 @@ import hashlib
 import json
 import math
 import platform
+import sys
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import safetensors.torch
 import torch
 from torch import Tensor, nn
 
 from peppermill import parameters
+from peppermill.calibrators import Calibrator, calibrator_from
 from peppermill.likelihood import likelihood_named
 from peppermill.noise import Noise
 from peppermill.plumbing.files import read_json, write_atomically
 from peppermill.tuning.result import Evaluation, SigmaSearch
 from peppermill.types import Likelihood
+from peppermill.views import View, saved_names, views_named
 
 if TYPE_CHECKING:
     from peppermill.datasets.splitting import Split
 
 KIND = "peppermill ensemble"
-VERSION = 1
+VERSION = 2
 MAX_FILE_BYTES = 4000
+
+#: Every field of the file that is always there, its type, and its range if it is a number.
+FIELDS: tuple[tuple[str, type, float, float], ...] = (
+    ("version", int, 1, VERSION),
+    ("sigma", float, 0, sys.float_info.max),
+    ("size", int, 1, 10**9),
+    ("noise.law", str, 0, 0),
+    ("noise.antithetic", bool, 0, 0),
+    ("noise.seed", int, -math.inf, math.inf),
+    ("calibrator.name", str, 0, 0),
+    ("views", list, 0, 0),
+    ("likelihood.name", str, 0, 0),
+    ("selection.rule", str, 0, 0),
+    ("selection.arrays", int, 1, 10**9),
+    ("selection.mask", str, 0, 0),
+    ("search.items", int, 0, 10**18),
+    ("search.joint", bool, 0, 0),
+    ("search.lower", float, 0, sys.float_info.max),
+    ("search.upper", float, 0, sys.float_info.max),
+    ("search.evaluations", list, 0, 0),
+    *((f"fingerprint.{name}", int, 0, 10**18) for name in ("tensors", "numbers")),
+    *((f"fingerprint.{name}", str, 0, 0) for name in ("types", "architecture", "parameters", "buffers")),
+)
 
 
 @dataclass(frozen=True)
@@ -47,7 +74,7 @@ class Fingerprint:
 
 @dataclass(frozen=True)
 class Recipe:
-    """sigma*, m, the noise, the selection, the likelihood, T, and how they were found, for one network."""
+    """sigma*, m, the noise, the selection, the likelihood, the calibrator, and how they were found, for one network."""
 
     sigma: float
     size: int
@@ -55,9 +82,10 @@ class Recipe:
     rule: str
     selected: tuple[str, ...]
     likelihood: Likelihood
-    temperature: float
+    calibrator: Calibrator
     search: SigmaSearch
     fingerprint: Fingerprint
+    views: tuple[View, ...] = ()
     split: Split | None = None  # the items on which sigma was tuned; the others are for testing
 
 
@@ -102,46 +130,78 @@ def versions() -> dict[str, str]:
 
 
 def write_recipe(recipe: Recipe, path: str | Path, names: list[str]) -> None:
-    """One JSON file under 4 kB; a very long search loses its worst points, but never sigma = 0."""
-    evaluations = list(recipe.search.evaluations)
-    while len(text := _text(recipe, names, evaluations)) > MAX_FILE_BYTES and len(evaluations) > 2:
+    """One JSON file under 4 kB; a very long search loses its worst points, but never sigma = 0.
+
+    Arrays that do not fit, of vector scaling for many classes, say, go to one safetensors file beside it.
+    """
+    path, evaluations = Path(path), list(recipe.search.evaluations)
+    arrays = {f"calibrator.{name}": value for name, value in recipe.calibrator.arrays().items()}
+    arrays |= {f"scale.{name}": torch.tensor(factors) for name, factors in recipe.noise.scales}
+    inline: dict[str, Any] = {"arrays": {name: value.tolist() for name, value in arrays.items()}} if arrays else {}
+    if len(_text(recipe, names, evaluations[:2], inline)) > MAX_FILE_BYTES and arrays:
+        raw = safetensors.torch.save({name: value.float().contiguous() for name, value in arrays.items()})
+        beside = path.with_suffix(".safetensors")
+        inline = {"arrays_file": beside.name, "arrays_digest": _digest([raw])}
+        write_atomically(beside, raw)
+    while len(text := _text(recipe, names, evaluations, inline)) > MAX_FILE_BYTES and len(evaluations) > 2:
         evaluations.remove(min(evaluations, key=lambda e: (e.sigma == 0, e.tempered_log_likelihood)))
     write_atomically(path, text)
 
 
 def read_recipe(path: str | Path, model: nn.Module) -> Recipe:
     """The recipe in a file; its selection is read by the names of this network's parameters."""
-    content = read_json(path, KIND, VERSION)
+    content = read_content(path)
     try:
-        recipe = _recipe(content, parameters.names(model))
-        _check(recipe, content["selection"]["arrays"])
-        return recipe
-    except (KeyError, TypeError, IndexError, AttributeError, ValueError) as error:
-        raise ValueError(
-            f"{path} is damaged ({type(error).__name__}: {error}): fit and save the ensemble again."
-        ) from error
+        return _recipe(content, parameters.names(model))
+    except (KeyError, TypeError, IndexError, AttributeError, ValueError, OverflowError) as error:
+        raise _damaged(path, f"{type(error).__name__}: {error}") from error
 
 
 def read_fingerprint(path: str | Path) -> Fingerprint:
     """The fingerprint of the network for which a file was written."""
-    try:
-        return Fingerprint(**read_json(path, KIND, VERSION)["fingerprint"])
-    except (KeyError, TypeError) as error:
-        raise ValueError(
-            f"{path} is damaged (no fingerprint of a network): fit and save the ensemble again."
-        ) from error
+    return Fingerprint(**read_content(path)["fingerprint"])
 
 
-def _text(recipe: Recipe, names: list[str], evaluations: list[Evaluation]) -> str:
-    search, selected = recipe.search, set(recipe.selected)
+def read_content(path: str | Path) -> dict[str, Any]:
+    """What a file holds, every field checked; a file of version one in the form of the present version."""
+    content = read_json(path, KIND, VERSION)
+    if content.get("version") == 1:
+        temperature = content.pop("temperature", None)
+        content |= {"views": [], "calibrator": {"name": "temperature", "temperature": temperature}}
+    for place, kind, least, most in FIELDS:
+        value: Any = content
+        for key in place.split("."):
+            value = value.get(key) if isinstance(value, dict) else None
+        allowed = (int, float) if kind is float else kind
+        right = isinstance(value, allowed) and isinstance(value, bool) == (kind is bool)
+        if not right or (kind in (int, float) and not least <= value <= most):
+            raise _damaged(path, f"{place} is {value!r}")
+    if content["version"] > 1 and content.pop("checksum", None) != _checksum(content):
+        raise _damaged(path, "it was changed after it was written")
+    if "arrays_file" in content:
+        beside = Path(path).with_name(content["arrays_file"])
+        if not beside.is_file() or _digest([beside.read_bytes()]) != content["arrays_digest"]:
+            raise _damaged(path, f"its arrays are in {beside.name}, which is missing or has another content")
+        content["arrays"] = safetensors.torch.load(beside.read_bytes())
+    return content
+
+
+def _damaged(path: str | Path, why: str) -> ValueError:
+    return ValueError(f"{path} is damaged ({why}): fit and save the ensemble again.")
+
+
+def _text(recipe: Recipe, names: list[str], evaluations: list[Evaluation], arrays: dict[str, Any]) -> str:
+    search, selected, noise = recipe.search, set(recipe.selected), recipe.noise
     mask = sum(1 << k for k, name in enumerate(names) if name in selected)  # the first name is the lowest bit
+    draws = {"draws": noise.draws} if noise.draws else {}
     content = {
         "format": KIND,
         "version": VERSION,
         "sigma": recipe.sigma,
         "size": recipe.size,
-        "noise": asdict(recipe.noise),
-        "temperature": recipe.temperature,
+        "noise": {"law": noise.law, "antithetic": noise.antithetic, "seed": noise.seed, **draws},
+        "calibrator": recipe.calibrator.to_json(),
+        "views": saved_names(recipe.views),
         "likelihood": {"name": recipe.likelihood.name, **recipe.likelihood.settings()},
         "selection": {"rule": recipe.rule, "arrays": len(recipe.selected), "mask": hex(mask)},
         "search": {
@@ -149,12 +209,18 @@ def _text(recipe: Recipe, names: list[str], evaluations: list[Evaluation]) -> st
             "columns": ["sigma", "log_likelihood", "temperature", "tempered_log_likelihood"],
             "evaluations": [_row(evaluation, search.joint) for evaluation in evaluations],
         },
+        **arrays,
         "fingerprint": asdict(recipe.fingerprint),
         **({"split": asdict(recipe.split)} if recipe.split else {}),
         "versions": versions(),
     }
+    content["checksum"] = _checksum(content)
     lines = (f"{json.dumps(key)}: {json.dumps(value, allow_nan=False)}" for key, value in content.items())
     return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def _checksum(content: dict[str, Any]) -> str:
+    return _digest([json.dumps(content, sort_keys=True).encode()])
 
 
 def _recipe(content: dict[str, Any], names: list[str]) -> Recipe:
@@ -162,18 +228,35 @@ def _recipe(content: dict[str, Any], names: list[str]) -> Recipe:
 
     search, likelihood, noise = content["search"], dict(content["likelihood"]), content["noise"]
     mask = int(content["selection"]["mask"], 16)
+    selected = tuple(name for k, name in enumerate(names) if mask >> k & 1)
+    if len(selected) != content["selection"]["arrays"]:
+        raise ValueError(f"{len(selected)} arrays are selected instead of {content['selection']['arrays']}")
+    arrays = {name: torch.as_tensor(value) for name, value in content.get("arrays", {}).items()}
+    of = {
+        kind: {name.removeprefix(kind): value for name, value in arrays.items() if name.startswith(kind)}
+        for kind in ("calibrator.", "scale.")
+    }
+    scales = tuple((name, tuple(factors.tolist())) for name, factors in of["scale."].items())
     evaluations = []
     for row in search["evaluations"]:
         sigma, *values = row if len(row) == 4 else (*row, 1.0, row[1])
-        evaluations.append(Evaluation(float(sigma), *(-math.inf if value is None else value for value in values)))
+        evaluations.append(
+            Evaluation(float(sigma), *(-math.inf if value is None else float(value) for value in values))
+        )
+    chosen = likelihood_named(likelihood.pop("name"), likelihood)
+    if [(k, type(v)) for k, v in likelihood.items()] != [(k, type(v)) for k, v in type(chosen)().settings().items()]:
+        raise ValueError(f"likelihood has the settings {likelihood}")
+    split = Split(**content["split"]) if "split" in content else None
+    if split and not 0 < split.validation < split.items:
+        raise ValueError(f"{split.validation} of {split.items} items are split off")
     return Recipe(
         sigma=float(content["sigma"]),
         size=content["size"],
-        noise=Noise(noise["law"], noise["antithetic"], noise["seed"]),
+        noise=Noise(noise["law"], noise["antithetic"], noise["seed"], scales, tuple(noise.get("draws", ()))),
         rule=content["selection"]["rule"],
-        selected=tuple(name for k, name in enumerate(names) if mask >> k & 1),
-        likelihood=likelihood_named(likelihood.pop("name"), likelihood),
-        temperature=float(content["temperature"]),
+        selected=selected,
+        likelihood=chosen,
+        calibrator=calibrator_from(content["calibrator"], of["calibrator."]),
         search=SigmaSearch(
             tuple(evaluations),
             search["lower"],
@@ -183,22 +266,9 @@ def _recipe(content: dict[str, Any], names: list[str]) -> Recipe:
             search.get("passes"),  # the first files of version one do not have it
         ),
         fingerprint=Fingerprint(**content["fingerprint"]),
-        split=Split(**content["split"]) if "split" in content else None,
+        views=views_named(content["views"]) if content["views"] else (),
+        split=split,
     )
-
-
-def _check(recipe: Recipe, arrays: int) -> None:
-    """Raise if a number cannot be what `fit` found."""
-    if not 0 <= recipe.sigma < math.inf:
-        raise ValueError(f"sigma is {recipe.sigma}")
-    if not 0 < recipe.temperature < math.inf:
-        raise ValueError(f"temperature is {recipe.temperature}")
-    if not isinstance(recipe.size, int) or recipe.size < 1:
-        raise ValueError(f"size is {recipe.size!r}")
-    if not 0 < len(recipe.selected) == arrays:
-        raise ValueError(f"{len(recipe.selected)} arrays are selected instead of {arrays}")
-    if recipe.split and not 0 < recipe.split.validation < recipe.split.items:
-        raise ValueError(f"{recipe.split.validation} of {recipe.split.items} items are split off")
 
 
 def _row(evaluation: Evaluation, joint: bool) -> list[float | None]:

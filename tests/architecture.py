@@ -37,6 +37,7 @@ READING_ORDER = [
     "likelihood.py",
     "datasets/disk_cache.py",
     "data.py",
+    "views/",
     "engines/",
     "passes.py",
     "predictions.py",
@@ -76,6 +77,7 @@ BUDGET = {
     "top level": (2050, 14),
     "tuning": (750, 7),
     "calibrators": (300, 4),
+    "views": (150, 2),
     "engines": (1300, 10),  # the plan has 1,250: the trace that patches no other thread, and what it may not bake in
     "predictors": (300, 6),
     "evaluation": (900, 8),

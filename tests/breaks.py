@@ -61,8 +61,8 @@ BREAKS = [
     Break(
         "the temperature is applied before the average",
         "ensemble.py",
-        "mean_prediction(self.likelihood, self.member_predictions(*args, **kwargs))",
-        "temper(mean_prediction(self.likelihood, temper(self.member_predictions(*args, **kwargs), self.temperature)), "
+        "predictions = mean_prediction(self.likelihood, different)",
+        "predictions = temper(mean_prediction(self.likelihood, temper(different, self.temperature)), "
         "1 / self.temperature)",
         "tests/test_ensemble.py",
     ),

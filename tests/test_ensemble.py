@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import peppermill as pm
 from peppermill import parameters
+from peppermill.calibrators.temperature import Temperature
 from peppermill.noise import Noise
 from peppermill.recipe import Recipe, fingerprint
 from peppermill.tuning.result import Evaluation, SigmaSearch
@@ -29,7 +30,9 @@ def ensemble(model, sigma=0.3, size=4, rule="kernels", likelihood=None, temperat
     selected = tuple(parameters.select(model, rule))
     likelihood = likelihood or pm.Categorical()
     name = parameters.rule_name(rule)
-    recipe = Recipe(sigma, size, Noise(**noise), name, selected, likelihood, temperature, search, fingerprint(model))
+    recipe = Recipe(
+        sigma, size, Noise(**noise), name, selected, likelihood, Temperature(temperature), search, fingerprint(model)
+    )
     return pm.PepEnsemble(model, recipe)
 
 
@@ -512,9 +515,8 @@ def test_a_network_that_was_trained_further_is_not_saved(mlp, tmp_path):
     [
         ('{"format": "peppermill ensemble", "ver', r"is not JSON \(line 1\): it is truncated or corrupted"),
         ('{"sigma": 0.1}', "is not a peppermill ensemble: it was written by another tool"),
-        ('{"format": "peppermill ensemble", "version": 2}', "has version 2, and this library reads up to 1: install a"),
-        ('{"format": "peppermill ensemble", "version": 1}', r"is damaged \(no fingerprint of a network\)"),
-        ('{"format": "peppermill ensemble", "version": 1, "fingerprint": [1]}', r"is damaged \(no fingerprint"),
+        ('{"format": "peppermill ensemble", "version": 3}', "has version 3, and this library reads up to 2: install a"),
+        ('{"format": "peppermill ensemble", "version": 1}', r"is damaged \(sigma is None\)"),
     ],
 )
 def test_a_file_that_is_no_saved_ensemble_is_refused(mlp, tmp_path, content, text):

@@ -16,6 +16,7 @@ from torch import nn
 
 import peppermill as pm
 from peppermill import parameters
+from peppermill.calibrators.temperature import Temperature
 from peppermill.datasets.splitting import Split
 from peppermill.noise import Noise
 from peppermill.recipe import Recipe, difference, fingerprint, read_recipe, write_recipe
@@ -39,7 +40,7 @@ def recipe_for(model, rule="kernels", points=3, joint=False, **changes):
         rule=rule,
         selected=tuple(parameters.select(model, rule)),
         likelihood=pm.Categorical(),
-        temperature=1.0,
+        calibrator=Temperature(1.0),
         search=SigmaSearch(tuple(evaluations), 0.01, 0.02, 300, joint),
         fingerprint=fingerprint(model),
     )
@@ -50,6 +51,15 @@ def written(tmp_path, recipe, model=MODEL):
     path = tmp_path / "pep.json"
     write_recipe(recipe, path, parameters.names(model))
     return path
+
+
+def of_version_one(path):
+    """What version one would have written: no checksum, a temperature in place of a calibrator, and no views."""
+    content = json.loads(path.read_text())
+    temperature = content["calibrator"]["temperature"]
+    for name in ("checksum", "views", "calibrator"):
+        del content[name]
+    return {**content, "version": 1, "temperature": temperature}
 
 
 @settings(max_examples=60)
@@ -64,7 +74,13 @@ def written(tmp_path, recipe, model=MODEL):
 def test_what_is_written_is_what_is_read(tmp_path_factory, sigma, size, temperature, noise, likelihood, rule):
     """To the last bit, all that decides a prediction."""
     recipe = recipe_for(
-        MODEL, rule, sigma=sigma, size=size, temperature=temperature, noise=noise, likelihood=likelihood
+        MODEL,
+        rule,
+        sigma=sigma,
+        size=size,
+        calibrator=Temperature(temperature),
+        noise=noise,
+        likelihood=likelihood,
     )
     again = read_recipe(written(tmp_path_factory.mktemp("recipe"), recipe), MODEL)
     assert replace(again, search=recipe.search) == recipe
@@ -86,7 +102,7 @@ def test_the_passes_that_were_spent_are_kept_and_a_file_without_them_is_read(tmp
     search = replace(recipe_for(MODEL).search, passes=35.4446)
     path = written(tmp_path, recipe_for(MODEL, search=search))
     assert read_recipe(path, MODEL).search.passes == 35.4446
-    content = json.loads(path.read_text())
+    content = of_version_one(path)
     del content["search"]["passes"]
     path.write_text(json.dumps(content))
     assert read_recipe(path, MODEL).search.passes is None
@@ -128,7 +144,7 @@ def test_a_network_of_a_thousand_arrays_fits_in_the_file(tmp_path):
 def test_the_file_is_json_that_people_can_read(tmp_path):
     content = json.loads(written(tmp_path, recipe_for(MODEL)).read_text())
     assert content["format"] == "peppermill ensemble"
-    assert content["version"] == 1
+    assert content["version"] == 2
     assert content["sigma"] == 0.1 / 3
     assert content["selection"] == {"rule": "kernels", "arrays": 3, "mask": "0x111"}
     assert content["noise"] == {"law": "gaussian", "antithetic": True, "seed": 7}
@@ -159,15 +175,35 @@ def test_the_file_is_json_that_people_can_read(tmp_path):
         ("selection", {"rule": "kernels"}),
         ("likelihood", {"name": "poisson"}),
         ("likelihood", {"name": "gaussian", "ignored_label": 3}),
+        ("likelihood", {"name": "categorical", "class_dimension": 1}),
+        ("likelihood", {"name": "categorical", "class_dimension": 1, "ignored_label": True}),
+        ("version", -5),
+        ("fingerprint", {}),
         ("search", {}),
         ("search", {"items": 1, "joint": False, "lower": 0, "upper": 1, "evaluations": [[]]}),
     ],
 )
-def test_a_damaged_entry_is_refused(tmp_path, key, value):
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_damaged_entry_is_refused(tmp_path, version, key, value):
     path = written(tmp_path, recipe_for(MODEL))
-    path.write_text(json.dumps({**json.loads(path.read_text()), key: value}))
+    content = of_version_one(path) if version == 1 else json.loads(path.read_text())
+    path.write_text(json.dumps({**content, key: value}))
     with pytest.raises(ValueError, match=r"pep.json is damaged \(.*\): fit and save the ensemble again"):
         read_recipe(path, MODEL)
+
+
+def test_any_changed_number_is_noticed(tmp_path):
+    path = written(tmp_path, recipe_for(MODEL))
+    path.write_text(path.read_text().replace('"seed": 7', '"seed": 8'))
+    with pytest.raises(ValueError, match="it was changed after it was written"):
+        read_recipe(path, MODEL)
+
+
+def json_of(content):
+    try:
+        return json.loads(bytes(content))
+    except ValueError:
+        return None
 
 
 def loaded(path):
@@ -180,10 +216,11 @@ def loaded(path):
 
 @settings(max_examples=150)
 @given(position=st.integers(0, 10**6), byte=st.integers(0, 255), cut=st.booleans())
-def test_a_corrupted_or_truncated_file_is_refused_or_still_makes_an_ensemble(tmp_path_factory, position, byte, cut):
+def test_a_corrupted_or_truncated_file_is_refused(tmp_path_factory, position, byte, cut):
     """One byte changed, or the end missing: a ValueError that names the file and nothing else."""
     path = written(tmp_path_factory.mktemp("recipe"), recipe_for(MODEL))
-    content = bytearray(path.read_bytes())
+    original = path.read_bytes()
+    content = bytearray(original)
     position %= len(content) - 2
     if cut:
         del content[position:]
@@ -191,7 +228,9 @@ def test_a_corrupted_or_truncated_file_is_refused_or_still_makes_an_ensemble(tmp
         content[position] = byte
     path.write_bytes(bytes(content))
     outcome = loaded(path)
-    assert str(path) in outcome or (outcome == "an ensemble" and not cut)
+    unchanged = json_of(content) == json_of(original)
+    assert (outcome == "an ensemble") == unchanged
+    assert unchanged or str(path) in outcome
 
 
 def test_a_split_is_kept_and_the_file_stays_small_whatever_the_data_are_called(tmp_path):

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import peppermill as pm
-from peppermill.calibrators import CALIBRATORS, Calibrator
+from peppermill.calibrators import CALIBRATORS, CalibratorRow
 from peppermill.engines import ENGINES, EngineRow
 from peppermill.noise import LAWS, Law
 from peppermill.predictors import PREDICTORS, PredictorRow
@@ -83,7 +83,7 @@ app(["fit", "--help"])
     ("table", "row"),
     [
         (LAWS, Law("signs", "plus or minus one", signs)),
-        (CALIBRATORS, Calibrator("none", "nothing at all", lambda *given: (1.0, 0.0))),
+        (CALIBRATORS, CalibratorRow("none", "nothing at all", lambda *given: (1.0, 0.0))),
         (PREDICTORS, PredictorRow("oracle", "oracle", "knows everything", torch.nn.Identity)),
         (ENGINES, EngineRow("slow", "the loop under another name", "peppermill.engines.loop:loop")),
         (SEARCHES, SearchRow("classic", "golden section under another name", "peppermill.tuning.golden:Golden")),

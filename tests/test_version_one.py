@@ -32,12 +32,15 @@ def test_an_ensemble_of_version_one_predicts_what_it_predicted_then(name):
 
 
 @pytest.mark.parametrize("name", version_one.ENSEMBLES)
-def test_a_file_of_version_one_is_written_again_as_it_was(name, tmp_path):
-    """All but the versions of the libraries."""
+def test_a_file_of_version_one_is_written_again_with_all_it_held(name, tmp_path):
+    """In the new form: T is a calibrator's, there are views, and a checksum; the libraries have other versions."""
     network, _, _ = version_one.ENSEMBLES[name]
     pm.load(FIXTURES / f"{name}.pep.json", network()).save(tmp_path / "again.json")
     before, after = (json.loads(p.read_text()) for p in (FIXTURES / f"{name}.pep.json", tmp_path / "again.json"))
-    assert {**before, "versions": 0} == {**after, "versions": 0}
+    assert after.pop("calibrator") == {"name": "temperature", "temperature": before.pop("temperature")}
+    assert after.pop("views") == []
+    assert len(after.pop("checksum")) == 16
+    assert {**before, "versions": 0} == {**after, "versions": 0, "version": 1}
 
 
 def test_a_split_of_version_one_is_known_again():

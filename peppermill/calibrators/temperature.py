@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from scipy.optimize import root_scalar
@@ -63,3 +65,21 @@ def warn_at_limit(temperature: float) -> None:
             "the best temperature is 20, the highest that is tried: on the validation data the predictions say next "
             "to nothing about the labels. Are the labels numbered as the network's outputs?"
         )
+
+
+@dataclass(frozen=True)
+class Temperature:
+    """p^(1/T), normalised."""
+
+    temperature: float = 1.0
+    name: ClassVar[str] = "temperature"
+    parameters: ClassVar[int] = 1
+
+    def __call__(self, log_probs: Tensor) -> Tensor:
+        return temper(log_probs, self.temperature)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"name": self.name, "temperature": self.temperature}
+
+    def arrays(self) -> dict[str, Tensor]:
+        return {}

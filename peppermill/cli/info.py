@@ -10,7 +10,7 @@ import typer
 
 from peppermill import recipe
 from peppermill.cli.console import say, show_methods, show_sweep
-from peppermill.plumbing.files import read_json, read_object
+from peppermill.plumbing.files import read_object
 from peppermill.report import run as results
 
 EXAMPLES = "peppermill info pep.json"
@@ -20,7 +20,7 @@ def command(path: Annotated[Path, typer.Argument(metavar="FILE", help="A pep.jso
     """Show what an ensemble or a run file holds; neither model nor data are needed."""
     found = read_object(path)
     is_run = isinstance(found, dict) and found.get("format") == results.KIND
-    content = results.read_run(path) if is_run else read_json(path, recipe.KIND, recipe.VERSION)
+    content = results.read_run(path) if is_run else recipe.read_content(path)
     try:
         (_show_run if is_run else _show_ensemble)(content)
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
@@ -39,7 +39,12 @@ def _show_ensemble(content: dict[str, Any]) -> None:
     noise, selection, search, network = (content[key] for key in ("noise", "selection", "search", "fingerprint"))
     pairs = "antithetic pairs" if noise["antithetic"] else "independent members"
     say(f"an ensemble of {content['size']} members, {noise['law']} noise, {pairs}, seed {noise['seed']}")
-    say(f"sigma = {content['sigma']:.6g}, temperature = {content['temperature']:.6g}")
+    calibrator = content["calibrator"]
+    after = f"temperature = {calibrator['temperature']:.6g}" if "temperature" in calibrator else calibrator["name"]
+    say(
+        f"sigma = {content['sigma']:.6g}, {after}"
+        + (f", views: {', '.join(content['views'])}" if content["views"] else "")
+    )
     say(f"perturbs {selection['arrays']} arrays ({selection['rule']}) of a network with {network['numbers']:,} numbers")
     say(f"likelihood: {content['likelihood']['name']}")
     spent = f" and {search['passes']:.1f} forward passes" if search.get("passes") else ""
@@ -47,7 +52,8 @@ def _show_ensemble(content: dict[str, Any]) -> None:
     if split := content.get("split"):
         drawn = f"{split['validation']:,} of the {split['items']:,} items of {split['data']}, seed {split['seed']}"
         say(f"drawn from {drawn}; the others are for testing")
-    for sigma, value, *_ in sorted(search["evaluations"]):
+    for sigma, *values in sorted(search["evaluations"]):  # L(sigma), and with T: the best T, L(sigma, T)
+        name, value = ("L(sigma, T)", values[-1]) if search["joint"] else ("L(sigma)", values[0])
         mean = "not finite" if value is None else f"{value / search['items']:.5f}"
-        say(f"  sigma = {sigma:<10.4g} L(sigma)/N = {mean}{'   <- chosen' if sigma == content['sigma'] else ''}")
+        say(f"  sigma = {sigma:<10.4g} {name}/N = {mean}{'   <- chosen' if sigma == content['sigma'] else ''}")
     say(f"written by {', '.join(f'{name} {number}' for name, number in content['versions'].items())}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from peppermill.noise import Noise
 from peppermill.perturbation import Perturbation
+from peppermill.views import IDENTITY, View
 
 #: The low precisions in which a network may compute; noise, sums and averages stay in float32 and float64.
 PRECISIONS = {"bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -34,11 +35,30 @@ class Members:
     size: int
     sigma: float
     keep: bool  # whether the same members will run again, so that their weights are worth keeping
+    views: tuple[View, ...] = ()  # of the inputs; member j sees view j mod V
 
     @property
     def count(self) -> int:
-        """m; one if sigma is 0, when all members are the network itself."""
-        return self.size if self.sigma != 0 else 1
+        """m; if sigma is 0, when all members are the network itself, one for each view."""
+        return self.size if self.sigma != 0 else len(self.parts())
+
+    def parts(self) -> list[tuple[View, Members]]:
+        """Each view with the members that see it."""
+        count = min(len(self.views), self.size)
+        if count == 0:
+            return [(IDENTITY, self)]
+        draws = self.noise.draws or tuple(range(self.size))
+        noises = [replace(self.noise, draws=draws[k : self.size : count]) for k in range(count)]
+        parts = [replace(self, noise=noise, size=len(noise.draws), views=()) for noise in noises]
+        return list(zip(self.views, parts, strict=False))
+
+    def in_order(self, found: Tensor) -> Tensor:
+        """Member j's row at j: engines run the members view by view, and at sigma = 0 one for each view."""
+        views = len(self.parts())
+        if views == 1:
+            return found.expand(self.size, *found.shape[1:])
+        view = torch.arange(self.size, device=found.device) % views
+        return found[view if self.sigma == 0 else view.argsort(stable=True).argsort()]
 
     def perturbation(self) -> Perturbation:
         """The noise around the network's parameters as they are now."""
@@ -53,7 +73,7 @@ class Engine(Protocol):
     report: str  # which engine ran last, and why if it was not the one that was asked for
 
     def groups(self, members: Members, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Group]:
-        """All members, in order, in groups of one or more, for batches like this one."""
+        """All members, view by view and in order, in groups of one or more, for batches like this one."""
         ...
 
 

@@ -29,11 +29,14 @@ class Runner:
         self.name, self.precision, self.report = name, precision, name
         self.how = getattr(import_module(module), function)
         self.cache, self.room = WeightCache(precision), Room()
+        self.of_view: dict[int, Runner] = {}  # a runner for each view, so that none drops what another keeps
 
     def __reduce__(self) -> Any:
         return Runner, (self.name, self.precision)  # a copy starts with an empty cache
 
     def groups(self, members: Members, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Group]:
+        if members.views:
+            return self._groups_by_view(members, args, kwargs)
         if wants_gradients(members, args, kwargs):
             self.report = "loop, because gradients may be wanted (use `torch.no_grad()`)"
             return differentiable_groups(members, self.precision)
@@ -44,6 +47,14 @@ class Runner:
                 return iter([known])
         found: Iterator[Group] = self.how(self, self.cache.weights(members, args, kwargs), members, args, kwargs)
         return found
+
+    def _groups_by_view(self, members: Members, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Group]:
+        for k, (view, part) in enumerate(members.parts()):
+            runner = self.of_view.setdefault(k, Runner(self.name, self.precision))
+            for group in runner.groups(part, *view.seen(args, kwargs)):
+                yield lambda args, kwargs, group=group, view=view: group(*view.seen(args, kwargs))
+                del group
+            self.report = runner.report
 
 
 def loop(runner: Runner, weights: MemberWeights, members: Members, args: Any, kwargs: Any) -> Iterator[Group]:

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from peppermill.calibrators import Calibrator
 from peppermill.data import Batches
-from peppermill.ensemble import PepEnsemble
-from peppermill.likelihood import temper
+from peppermill.ensemble import UNCALIBRATED, PepEnsemble
 from peppermill.passes import MemberPass
 from peppermill.predictions import Predictions, predict
 from peppermill.types import Data
@@ -79,15 +79,17 @@ def helped_and_hurt(pep: PepEnsemble, data: Data | Batches, *, count: int = COUN
     """
     batches = data if isinstance(data, Batches) else Batches(data, pep.model)
     network = predict(pep.model, batches, likelihood=pep.likelihood)
-    found = effects_of(network, pep.member_pass(batches), pep.temperature, count)
+    found = effects_of(network, pep.member_pass(batches), pep.calibrator, count)
     return with_images(found, batches) if images else found
 
 
-def effects_of(network: Predictions, members: MemberPass, temperature: float = 1.0, count: int = COUNT) -> Effects:
+def effects_of(
+    network: Predictions, members: MemberPass, calibrator: Calibrator = UNCALIBRATED, count: int = COUNT
+) -> Effects:
     """The effects from the network's predictions and one pass of the members."""
     if network.likelihood.name == "gaussian":
         raise ValueError("`helped_and_hurt` ranks items by the probability of their class: a regression has none.")
-    labels, averaged = members.labels, temper(members.averaged, temperature)
+    labels, averaged = members.labels, calibrator(members.averaged)
     before, after = network.log_probs.argmax(dim=1), averaged.argmax(dim=1)
     likelihoods = [p.gather(1, labels[:, None]).squeeze(1).double() for p in (network.log_probs, averaged)]
     was, now = (log_likelihood.exp() for log_likelihood in likelihoods)
@@ -107,7 +109,7 @@ def effects_of(network: Predictions, members: MemberPass, temperature: float = 1
         corrected=int(((before != labels) & (after == labels)).sum()),
         spoiled=int(((before == labels) & (after != labels)).sum()),
         classes=_by_class(averaged.shape[1], labels, *likelihoods),
-        temperature=temperature,
+        temperature=getattr(calibrator, "temperature", 1.0),
     )
 
 

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from peppermill.data import Batches
-from peppermill.ensemble import PepEnsemble
+from peppermill.ensemble import UNCALIBRATED, PepEnsemble
 from peppermill.evaluation.bootstrap import interval, resample, weighted_mean
 from peppermill.evaluation.scores import Estimate
-from peppermill.likelihood import ensemble_log_likelihoods, temper
+from peppermill.likelihood import ensemble_log_likelihoods
 from peppermill.passes import MemberPass
 from peppermill.plumbing.nested import as_arguments
 from peppermill.plumbing.progress import progress
@@ -59,38 +59,37 @@ def size_curve(
     items, with `seed`.
     """
     batches = data if isinstance(data, Batches) else Batches(data, pep.model)
-    if pep.temperature == 1:
+    if pep.calibrator == UNCALIBRATED:
         return size_curve_of(pep, pep.member_pass(batches), sizes=sizes, level=level, seed=seed)
     subsets = _subsets_by_size(pep, sizes)
     with torch.no_grad(), progress(f"{pep.size} members at sigma = {pep.sigma:.4g}") as tick:
-        parts = [_tempered(pep, inputs, labels, subsets, tick) for inputs, labels in batches]
+        parts = [_calibrated(pep, inputs, labels, subsets, tick) for inputs, labels in batches]
     return _curve(list(subsets), torch.cat(parts, dim=1), level, seed)
 
 
 def size_curve_of(
     pep: PepEnsemble, members: MemberPass, *, sizes: Sequence[int] | None = None, level: float = 0.95, seed: int = 0
 ) -> SizeCurve:
-    """The curve of an ensemble without temperature, from a pass of its members."""
-    if pep.temperature != 1:
-        raise ValueError(f"T = {pep.temperature:.4g} needs every class, not the label's alone: use `size_curve`.")
+    """The curve of an ensemble without a calibrator, from a pass of its members."""
+    if pep.calibrator != UNCALIBRATED:
+        raise ValueError("a calibrator needs every class, not the label's alone: use `size_curve`.")
     subsets = _subsets_by_size(pep, sizes)
     averages = _averages(members.member_log_likelihoods, subsets, lambda averaged: averaged)
     return _curve(list(subsets), averages, level, seed)
 
 
-def _tempered(
+def _calibrated(
     pep: PepEnsemble, inputs: Inputs, labels: Tensor, subsets: Mapping[int, list[Subset]], tick: Tick
 ) -> Tensor:
-    """Log-likelihoods of the tempered ensembles of each size, [sizes, n], for one batch."""
+    """Log-likelihoods of the calibrated ensembles of each size, [sizes, n], for one batch."""
     args, kwargs = as_arguments(inputs)
     found = pep.member_predictions(*args, **kwargs)
     items = [pep.likelihood.items(prediction.double(), labels) for prediction in found]
     tick(len(labels) * len(found))
-    predictions, counted = torch.stack([item[0] for item in items]), items[0][1]
-    members = predictions.expand(pep.size, *predictions.shape[1:])
+    members, counted = torch.stack([item[0] for item in items]), items[0][1]
 
     def read(averaged: Tensor) -> Tensor:
-        return pep.likelihood.log_likelihoods(temper(averaged, pep.temperature), counted)
+        return pep.likelihood.log_likelihoods(pep.calibrator(averaged), counted)
 
     return _averages(members, subsets, read)
 

@@ -13,10 +13,11 @@ from torch.export import Dim, ExportedProgram
 
 from peppermill.engines.network_shell import shell_of
 from peppermill.ensemble import PepEnsemble
-from peppermill.likelihood import mean_prediction, temper
+from peppermill.likelihood import mean_prediction
 from peppermill.plumbing.devices import device_of, dtype_of
 from peppermill.plumbing.nested import as_arguments, map_tensors, output_tensor
 from peppermill.types import Inputs, Likelihood
+from peppermill.views import IDENTITY
 
 
 @dataclass(frozen=True)
@@ -75,9 +76,11 @@ class EnsembleGraph(nn.Module):
 
     def __init__(self, ensemble: PepEnsemble, network: nn.Module, example: Example) -> None:
         super().__init__()
-        self.likelihood, self.temperature = ensemble.likelihood, ensemble.temperature
+        self.likelihood, self.calibrator = ensemble.likelihood, ensemble.calibrator
         self.code = (shell_of(network),)  # nn.Module does not look for submodules in a tuple
+        self.views = ensemble.recipe.views or (IDENTITY,)
         members = list(ensemble.perturbation.members(ensemble.sigma))
+        members *= ensemble.passes // len(members)  # at sigma = 0 one for each view
         state = {**dict(network.named_parameters()), **dict(network.named_buffers())}
         shared = self._hold("shared", {name: value for name, value in state.items() if name not in members[0]})
         self.attributes = [{**shared, **self._hold(f"member{j}", params)} for j, params in enumerate(members)]
@@ -96,11 +99,12 @@ class EnsembleGraph(nn.Module):
     def average(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
         """The averaged prediction of eq. 9, by name."""
         predictions = []
-        for attributes in self.attributes:
+        for j, attributes in enumerate(self.attributes):
             params = {name: getattr(self, attribute) for name, attribute in attributes.items()}
-            outputs = output_tensor(torch.func.functional_call(self.code[0], params, args, kwargs))
+            seen = self.views[j % len(self.views)].seen(args, kwargs)
+            outputs = output_tensor(torch.func.functional_call(self.code[0], params, *seen))
             predictions.append(self.likelihood.predict(outputs))
-        averaged = temper(mean_prediction(self.likelihood, torch.stack(predictions)), self.temperature)
+        averaged = self.calibrator(mean_prediction(self.likelihood, torch.stack(predictions)))
         return named_outputs(self.likelihood, self.likelihood.outputs(averaged))
 
     def _hold(self, owner: str, params: Mapping[str, Tensor]) -> dict[str, str]:

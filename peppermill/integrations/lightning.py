@@ -124,7 +124,7 @@ class PepCallback(_callback_class()):  # type: ignore[misc]
             recipe = trainer.strategy.broadcast(fit(network, data, **self.options).recipe)  # the same in every process
             self.pep = PepEnsemble(network, recipe)
             before, after = predict(network, data, likelihood=recipe.likelihood), self.pep.predict_items(data)
-        self.metrics = {"pep/sigma": recipe.sigma, "pep/temperature": recipe.temperature}
+        self.metrics = {"pep/sigma": recipe.sigma, "pep/temperature": self.pep.temperature}
         self.metrics |= _scores(before, "_before") | _scores(after, "")
         if trainer.is_global_zero and not trainer.fast_dev_run:
             self.pep.save(self._path(trainer))

@@ -10,7 +10,7 @@ from torch import nn
 
 from peppermill import metrics
 from peppermill.data import Batches
-from peppermill.ensemble import PepEnsemble
+from peppermill.ensemble import UNCALIBRATED, PepEnsemble
 from peppermill.evaluation.comparison import compare_all
 from peppermill.evaluation.item_effects import effects_of, with_images
 from peppermill.evaluation.member_count import size_curve_of
@@ -55,7 +55,7 @@ def record_run(
     ensembles = {name: pep for name, pep in predictors.items() if isinstance(pep, PepEnsemble)}
     # Without a temperature the ensemble's probability is the mean of its members', so prefer such an ensemble.
     noisy = [name for name, pep in ensembles.items() if pep.sigma and pep.likelihood.name != "gaussian"]
-    shown = min(noisy, key=lambda name: ensembles[name].temperature != 1, default=None)
+    shown = min(noisy, key=lambda name: ensembles[name].calibrator != UNCALIBRATED, default=None)
     predictions: dict[str, Predictions] = {}
     effects, sizes = None, None
     for name, predictor in predictors.items():
@@ -63,9 +63,9 @@ def record_run(
             members = predictor.member_pass(batches)
             predictions[name] = predictor.predictions_of(members)
             network = next(iter(predictions.values()))
-            effects = replace(effects_of(network, members, predictor.temperature), method=name)
+            effects = replace(effects_of(network, members, predictor.calibrator), method=name)
             effects = with_images(effects, batches) if images else effects
-            if predictor.temperature == 1:  # otherwise the curve needs a pass of its own
+            if predictor.calibrator == UNCALIBRATED:  # otherwise the curve needs a pass of its own
                 sizes = replace(size_curve_of(predictor, members, seed=seed), method=name)
         else:
             predictions[name] = predict(predictor, batches, likelihood=likelihood)

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import peppermill as pm
+from peppermill.calibrators.temperature import Temperature
 from peppermill.evaluation.item_effects import effects_of
 from peppermill.likelihood import Categorical, Gaussian
 from peppermill.passes import MemberPass
@@ -28,7 +29,9 @@ def passed(temperature=1.0, count=6):
     rows = members.gather(2, LABELS.expand(2, -1)[..., None]).squeeze(2).log()
     likelihood = Categorical()
     predictions = Predictions(network.log(), LABELS, likelihood.log_likelihoods(network.log(), LABELS), likelihood)
-    return effects_of(predictions, MemberPass(0.1, rows, members.mean(dim=0).log(), LABELS), temperature, count)
+    return effects_of(
+        predictions, MemberPass(0.1, rows, members.mean(dim=0).log(), LABELS), Temperature(temperature), count
+    )
 
 
 def test_four_items_by_hand():

@@ -11,6 +11,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import peppermill as pm
+from peppermill.calibrators.temperature import Temperature
 from peppermill.ensemble import PepEnsemble
 from peppermill.evaluation.member_count import size_curve_of
 from peppermill.evaluation.scores import Estimate
@@ -30,7 +31,7 @@ def fitted():
 def of(pep, size, *, antithetic=True, seed=0, temperature=1.0):
     """The same sigma with other members."""
     noise = replace(pep.recipe.noise, antithetic=antithetic, seed=seed)
-    return PepEnsemble(pep.model, replace(pep.recipe, size=size, noise=noise, temperature=temperature))
+    return PepEnsemble(pep.model, replace(pep.recipe, size=size, noise=noise, calibrator=Temperature(temperature)))
 
 
 def made(model, sigma, likelihood):
@@ -38,7 +39,7 @@ def made(model, sigma, likelihood):
     search = SigmaSearch((Evaluation(0.0, -1.0, 1.0, -1.0),), 0.0, 1.0, 1, joint=False)
     selected = tuple(select(model, "kernels"))
     return PepEnsemble(
-        model, Recipe(sigma, 4, Noise(), "kernels", selected, likelihood, 1.0, search, fingerprint(model))
+        model, Recipe(sigma, 4, Noise(), "kernels", selected, likelihood, Temperature(1.0), search, fingerprint(model))
     )
 
 
@@ -176,7 +177,7 @@ def test_sizes_that_the_ensemble_does_not_have_are_refused(fitted, sizes):
 
 def test_a_pass_of_members_is_not_enough_for_a_temperature(fitted):
     pep, test = fitted
-    with pytest.raises(ValueError, match=r"T = 1\.5 needs every class, not the label's alone: use `size_curve`"):
+    with pytest.raises(ValueError, match=r"a calibrator needs every class, not the label's alone: use `size_curve`"):
         size_curve_of(pep.with_temperature(1.5), pep.member_pass(test))
 
 

@@ -4,6 +4,7 @@ import pytest
 from torch import nn
 
 import peppermill as pm
+from peppermill.calibrators.temperature import Temperature
 from peppermill.noise import Noise
 from peppermill.parameters import select
 from peppermill.recipe import Recipe, fingerprint
@@ -16,7 +17,7 @@ def ensemble():
         search = SigmaSearch((Evaluation(sigma, -1.0, temperature, -1.0),), 0.0, 1.0, 20, False)
         selected, chosen = tuple(select(model, "kernels")), likelihood or pm.Categorical()
         own = fingerprint(nn.Module())  # only `save` and `load` compare it
-        recipe = Recipe(sigma, size, Noise(), "kernels", selected, chosen, temperature, search, own)
+        recipe = Recipe(sigma, size, Noise(), "kernels", selected, chosen, Temperature(temperature), search, own)
         return pm.PepEnsemble(model, recipe)
 
     return build
