@@ -159,7 +159,7 @@ class PepEnsemble(nn.Module):
             log_likelihoods = ensemble_log_likelihoods(rows)
         else:
             log_likelihoods = self.likelihood.log_likelihoods(log_probs, members.labels)
-        return Predictions(log_probs, members.labels, log_likelihoods, self.likelihood)
+        return Predictions(log_probs, members.labels, log_likelihoods, self.likelihood, members.examples)
 
     def item_effects(self, data: Data | Batches) -> Tensor:
         """ln of the ensemble's likelihood minus the network's for every item, [N]: who is helped and who is hurt.

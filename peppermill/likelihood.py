@@ -29,6 +29,18 @@ def ensemble_log_likelihood(member_log_likelihoods: Tensor) -> Tensor:
     return ensemble_log_likelihoods(member_log_likelihoods).sum()
 
 
+def example_rows(likelihood: Likelihood, labels: Tensor) -> Tensor:
+    """The row of its batch from which each item that counts comes, [N]: all pixels of an image have the image's row."""
+    rows = torch.arange(len(labels), dtype=torch.float32, device=labels.device).view(-1, *(1,) * labels.ndim)
+    return likelihood.items(rows.expand(*labels.shape, 1), labels)[0].flatten().long()
+
+
+def first_items(likelihood: Likelihood, labels: Tensor) -> Tensor:
+    """1 for the first item of each example and 0 for its others, [N]; summed up, they number the examples."""
+    rows = example_rows(likelihood, labels)
+    return (rows.diff(prepend=rows.new_tensor([-1])) > 0).long()
+
+
 def temper(log_probs: Tensor, temperature: float) -> Tensor:
     """The distribution proportional to p^(1/T), classes in the last dimension; unchanged, bit for bit, if T is 1."""
     return log_probs if temperature == 1 else (log_probs / temperature).log_softmax(dim=-1)

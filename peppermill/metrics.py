@@ -189,12 +189,15 @@ def item_errors(log_probs: Tensor, labels: Tensor) -> Tensor:
     return (log_probs.argmax(dim=1) != labels).double()
 
 
-def item_gaps(log_probs: Tensor, labels: Tensor, bins: int) -> Tensor:
-    """Confidence minus correctness of each item in the column of its bin, [N, bins]: ECE = sum_b |mean_i gap_ib|."""
+def item_gaps(log_probs: Tensor, labels: Tensor) -> Tensor:
+    """Confidence minus correctness of each item, [N]: ECE = sum_b |mean_i gap_i [i is in bin b]|."""
     confidence, correct = top_label(log_probs, labels)
-    index = bin_index(confidence, equal_width_edges(bins, labels.device))
-    gaps = torch.zeros(len(labels), bins, dtype=torch.float64, device=labels.device)
-    return gaps.scatter_(1, index[:, None], (confidence - correct.double())[:, None])
+    return confidence - correct.double()
+
+
+def item_bins(log_probs: Tensor, labels: Tensor, bins: int) -> Tensor:
+    """The number of the bin of each item's confidence, [N]."""
+    return bin_index(top_label(log_probs, labels)[0], equal_width_edges(bins, labels.device))
 
 
 def _check(log_probs: Tensor, labels: Tensor) -> None:
@@ -210,8 +213,9 @@ class Score:
     """One row of SCORES: what evaluation, tables and report need to know about a score.
 
     `terms` gives [N] or [N, d] from predictions and the number of bins; the score is their mean over items, or
-    `combine` of that mean. A `percent` is shown with two decimals fewer. `binary` terms are 0 or 1. A `binned` score
-    depends on the number of bins. A `headline` score is part of the verdict's sentence.
+    `combine` of that mean. With `cells`, the bin of each item, the mean is one of [N, bins]: the term of an item in the
+    column of its bin, and 0 in the others. A `percent` is shown with two decimals fewer. `binary` terms are 0 or 1. A
+    `binned` score depends on the number of bins. A `headline` score is part of the verdict's sentence.
     """
 
     name: str
@@ -226,6 +230,7 @@ class Score:
     binary: bool = False
     binned: bool = False
     headline: bool = True
+    cells: Callable[[Predictions, int], Tensor] | None = None
 
 
 #: Every score by name. A new one is a row here, and appears in every table, sweep and report.
@@ -236,9 +241,10 @@ SCORES = {
         "ece",
         "ECE",
         "calibration error",
-        lambda p, bins: item_gaps(p.log_probs, p.labels, bins),
-        percent=True,
+        lambda p, _: item_gaps(p.log_probs, p.labels),
         combine=lambda gaps: np.abs(gaps).sum(axis=-1),
+        cells=lambda p, bins: item_bins(p.log_probs, p.labels, bins),
+        percent=True,
         binned=True,
     ),
     "error": Score(

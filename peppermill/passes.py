@@ -11,6 +11,7 @@ from peppermill.data import Batches
 from peppermill.distributed.gather import gather_rows
 from peppermill.distributed.group import grouped
 from peppermill.engines import Engine, Members
+from peppermill.likelihood import first_items
 from peppermill.perturbation import Perturbation
 from peppermill.plumbing.devices import state_of
 from peppermill.plumbing.modes import explain_shapes, refuse_training_mode
@@ -18,8 +19,8 @@ from peppermill.plumbing.nested import as_arguments, digest_of
 from peppermill.types import Batch, Likelihood, Tick
 from peppermill.views import View
 
-#: ln L_i(theta_j) [m, n], the ensemble's prediction [n, K] and the labels [n] of one batch's items.
-BatchResult = tuple[Tensor, Tensor, Tensor]
+#: ln L_i(theta_j) [m, n], the ensemble's prediction [n, K], the labels [n] and `first_items` [n] of one batch.
+BatchResult = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class MemberPass:
     member_log_likelihoods: Tensor  # ln L_i(theta_j), [m, N]
     averaged: Tensor  # the ensemble's prediction of eq. 9, [N, K]
     labels: Tensor  # [N]
+    examples: Tensor | None = None  # the number of each item's example, [N]; None if every item is one
 
 
 @dataclass(frozen=True)
@@ -59,19 +61,19 @@ def run_members(request: Request, sigma: float) -> MemberPass:
     with explain_shapes(request.model):
         for chunk in request.data.share().chunks():
             results += _run_chunk(request, members, chunk) if chunk else []
-    columns = [torch.zeros(0, device=request.data.device)] * 3  # of a process without batches
+    columns = [torch.zeros(0, device=request.data.device)] * 4  # of a process without batches
     if results:
-        columns = [torch.cat(column) for column in zip(*[(rows.T, mean, y) for rows, mean, y in results], strict=True)]
+        columns = [torch.cat(column) for column in zip(*[(rows.T, *rest) for rows, *rest in results], strict=True)]
     if grouped():
         facts: dict[str, object] = {"`sigma`": sigma, "`size`": size, "`noise`": noise}
         if sigma == 0:
             facts[f"number of items in `{request.data.argument}`"] = request.data.count_items()
             facts |= {"`parameters`": list(center), "weights": digest_of(list(state_of(request.model)))}
-        columns = gather_rows(columns, [len(y) for _, _, y in results], facts)
-    matrix, averaged, labels = columns
+        columns = gather_rows(columns, [len(result[-1]) for result in results], facts)
+    matrix, averaged, labels, firsts = columns
     if not len(labels):
         raise ValueError(f"`{request.data.argument}` has no item that counts: every label is the ignored one.")
-    return MemberPass(sigma, members.in_order(matrix.T), averaged, labels)
+    return MemberPass(sigma, members.in_order(matrix.T), averaged, labels, firsts.cumsum(0) - 1)
 
 
 def _run_chunk(request: Request, members: Members, chunk: list[Batch]) -> list[BatchResult]:
@@ -97,4 +99,5 @@ def _run_chunk(request: Request, members: Members, chunk: list[Batch]) -> list[B
                 request.tick(len(labels))
         del group  # or the next group's weights would be made while these are alive
     averages = [likelihood.average(total, members.count) for total in totals if total is not None]
-    return [(torch.stack(row), average, labels) for row, average, labels in zip(rows, averages, counted, strict=True)]
+    firsts = [first_items(likelihood, labels) for _, labels in chunk]
+    return list(zip(map(torch.stack, rows), averages, counted, firsts, strict=True))

@@ -11,7 +11,7 @@ from torch import Tensor
 from peppermill.data import Batches
 from peppermill.distributed.gather import gather_rows
 from peppermill.distributed.group import grouped
-from peppermill.likelihood import likelihood_named
+from peppermill.likelihood import first_items, likelihood_named
 from peppermill.plumbing.devices import state_of
 from peppermill.plumbing.modes import as_network, explain_shapes, refuse_training_mode
 from peppermill.plumbing.nested import call, digest_of, map_tensors, output_tensor
@@ -21,12 +21,16 @@ from peppermill.types import Data, Inputs, Likelihood
 
 @dataclass(frozen=True)
 class Predictions:
-    """For N items: normalised log-probabilities [N, K], labels [N], ln L_i [N]."""
+    """For N items: normalised log-probabilities [N, K], labels [N], ln L_i [N], and the number of its example, [N].
+
+    An image is the example of all its pixels. Without `examples` every item is one.
+    """
 
     log_probs: Tensor
     labels: Tensor
     log_likelihoods: Tensor
     likelihood: Likelihood
+    examples: Tensor | None = None
 
 
 def predict(
@@ -74,9 +78,10 @@ def predict_unlabelled(
     return log_probs
 
 
-def likelihood_of(predictor: Any, likelihood: str | Likelihood | None) -> Likelihood:
-    """The likelihood that was asked for, else the predictor's own, else categorical."""
-    return likelihood_named(likelihood or getattr(predictor, "likelihood", None) or "categorical")
+def likelihood_of(predictor: Any, likelihood: str | Likelihood | None, *others: Any) -> Likelihood:
+    """The likelihood that was asked for, else the predictor's own, else that of the others, else categorical."""
+    known = (getattr(one, "likelihood", None) for one in (predictor, *others))
+    return likelihood_named(likelihood or next(filter(None, known), "categorical"))
 
 
 @torch.no_grad()
@@ -87,16 +92,18 @@ def _predict(predictor: Any, batches: Batches, likelihood: Likelihood) -> Predic
         for inputs, labels in batches.share():
             outputs = output_tensor(call(predictor, inputs))
             likelihood.check(outputs, labels)
-            parts.append(likelihood.items(likelihood.predict(outputs).double(), labels))
+            predicted = likelihood.items(likelihood.predict(outputs).double(), labels)
+            parts.append((*predicted, first_items(likelihood, labels)))
             tick(len(labels))
     none = torch.zeros(0, device=batches.device)  # of a process without batches
-    columns = [torch.cat(column) for column in zip(*parts, strict=True)] if parts else [none, none]
+    columns = [torch.cat(column) for column in zip(*parts, strict=True)] if parts else [none] * 3
     if grouped():
         facts = {"likelihood": likelihood, f"number of items in `{batches.argument}`": batches.count_items()}
         facts["weights"] = digest_of(list(state_of(predictor)))
-        columns = gather_rows(columns, [len(labels) for _, labels in parts], facts)
-    log_probs, labels = columns
-    return Predictions(log_probs, labels, likelihood.log_likelihoods(log_probs, labels), likelihood)
+        columns = gather_rows(columns, [len(labels) for _, labels, _ in parts], facts)
+    log_probs, labels, firsts = columns
+    log_likelihoods = likelihood.log_likelihoods(log_probs, labels)
+    return Predictions(log_probs, labels, log_likelihoods, likelihood, firsts.cumsum(0) - 1)
 
 
 def _check(log_probs: Tensor, argument: str) -> None:

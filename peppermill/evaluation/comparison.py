@@ -60,29 +60,33 @@ def compare(
 ) -> Comparison:
     """Is the second predictor better than the first? Paired differences, intervals and p-values on the same items.
 
-    NLL and Brier: paired t test and sign-flip permutation test; error: exact McNemar test; ECE: bootstrap over items.
+    NLL and Brier: paired t test and sign-flip permutation test; error: exact McNemar test; ECE: bootstrap. All are over
+    examples: where these have several items (pixels, tokens, labels), the error has the paired t test too. A network
+    without a likelihood of its own is read by that of the other predictor.
     """
     check_level(level)
-    one, other = predictions_of(first, data, likelihood), predictions_of(second, data, likelihood)
+    one, other = predictions_of(first, data, likelihood, second), predictions_of(second, data, likelihood, first)
     if not torch.equal(one.labels.cpu(), other.labels.cpu()):
         raise ValueError(
             "the two predictors were not given the same items in the same order, so their scores cannot be paired."
         )
-    firsts, seconds, items = item_scores(one, bins), item_scores(other, bins), len(one.labels)
+    examples = one.examples if one.examples is not None else other.examples
+    firsts, seconds = (item_scores(replace(found, examples=examples), bins) for found in (one, other))
 
     def difference(name: str, weights: np.ndarray | None) -> Any:
         return seconds[name].value(weights) - firsts[name].value(weights)
 
-    resampled = resample({name: partial(difference, name) for name in firsts}, items, seed)
+    count = len(firsts["nll"].terms.counts)
+    resampled = resample({name: partial(difference, name) for name in firsts}, count, seed)
     differences = {name: _difference(firsts[name], seconds[name], resampled[name], level, seed) for name in firsts}
-    return Comparison(differences, items, bins, level)
+    return Comparison(differences, len(one.labels), bins, level)
 
 
 def compare_all(
     first: Any, others: Mapping[str, Any], data: Data | Batches | None = None, **options: Any
 ) -> dict[str, Comparison]:
     """Each of several predictors against the first; p-values corrected, score by score, for their number (Holm)."""
-    one = predictions_of(first, data, options.get("likelihood"))
+    one = predictions_of(first, data, options.get("likelihood"), *others.values())
     found = {name: compare(one, other, data, **options) for name, other in others.items()}
     for score in next(iter(found.values())).differences if found else ():
         corrected = holm([comparison.differences[score].p_value for comparison in found.values()])
@@ -106,12 +110,13 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 def _difference(first: ItemScore, second: ItemScore, resampled: np.ndarray, level: float, seed: int) -> Difference:
     value = float(second.value() - first.value())
-    bounds = interval(value, resampled, level)
+    before, after, counts = first.terms.totals, second.terms.totals, first.terms.counts
+    bounds = interval(value, resampled, level, len(counts))
     if first.row.combine:
         return Difference(value, *bounds, p_value_of(value, resampled), "bootstrap")
-    if first.row.binary:
-        return Difference(value, *bounds, _mcnemar(first.terms, second.terms), "McNemar")
-    p_value, permutation = _paired_tests(second.terms - first.terms, seed)
+    if first.row.binary and counts.max() == 1:
+        return Difference(value, *bounds, _mcnemar(before, after), "McNemar")
+    p_value, permutation = _paired_tests((after - before) / counts.mean(), seed)
     return Difference(value, *bounds, p_value, "paired t", permutation)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import chain, combinations
 from math import comb
 
@@ -18,9 +17,9 @@ from torch import Tensor
 
 from peppermill.data import Batches
 from peppermill.ensemble import UNCALIBRATED, PepEnsemble
-from peppermill.evaluation.bootstrap import interval, resample, weighted_mean
+from peppermill.evaluation.bootstrap import interval, resample, sum_by_example
 from peppermill.evaluation.scores import Estimate
-from peppermill.likelihood import ensemble_log_likelihoods
+from peppermill.likelihood import ensemble_log_likelihoods, first_items
 from peppermill.passes import MemberPass
 from peppermill.plumbing.nested import as_arguments
 from peppermill.plumbing.progress import progress
@@ -56,7 +55,7 @@ def size_curve(
     """NLL against the number of members, at the cost of one prediction of the ensemble.
 
     The default `sizes` are 1 to m, or a dozen of these; m itself is always included. Intervals are bootstrapped over
-    items, with `seed`.
+    examples, with `seed`.
     """
     batches = data if isinstance(data, Batches) else Batches(data, pep.model)
     if pep.calibrator == UNCALIBRATED:
@@ -64,7 +63,8 @@ def size_curve(
     subsets = _subsets_by_size(pep, sizes)
     with torch.no_grad(), progress(f"{pep.size} members at sigma = {pep.sigma:.4g}") as tick:
         parts = [_calibrated(pep, inputs, labels, subsets, tick) for inputs, labels in batches]
-    return _curve(list(subsets), torch.cat(parts, dim=1), level, seed)
+    examples = torch.cat([first_items(pep.likelihood, labels) for _, labels in batches]).cumsum(0) - 1
+    return _curve(list(subsets), torch.cat(parts, dim=1), examples, level, seed)
 
 
 def size_curve_of(
@@ -75,7 +75,7 @@ def size_curve_of(
         raise ValueError("a calibrator needs every class, not the label's alone: use `size_curve`.")
     subsets = _subsets_by_size(pep, sizes)
     averages = _averages(members.member_log_likelihoods, subsets, lambda averaged: averaged)
-    return _curve(list(subsets), averages, level, seed)
+    return _curve(list(subsets), averages, members.examples, level, seed)
 
 
 def _calibrated(
@@ -103,15 +103,16 @@ def _averages(values: Tensor, subsets: Mapping[int, list[Subset]], read: Callabl
     return torch.stack(rows)
 
 
-def _curve(sizes: list[int], log_likelihoods: Tensor, level: float, seed: int) -> SizeCurve:
-    nll = -log_likelihoods.double().cpu().numpy()
-    rows = {f"{size}": nll[k] for k, size in enumerate(sizes)}
-    rows |= {f"{size} against all": nll[k] - nll[-1] for k, size in enumerate(sizes)}
-    items = nll.shape[1]
-    resampled = resample({name: partial(weighted_mean, row) for name, row in rows.items()}, items, seed)
+def _curve(sizes: list[int], log_likelihoods: Tensor, examples: Tensor | None, level: float, seed: int) -> SizeCurve:
+    nll = -log_likelihoods.double()
+    values = {f"{size}": row for size, row in zip(sizes, nll, strict=True)}
+    values |= {f"{size} against all": row - nll[-1] for size, row in zip(sizes, nll, strict=True)}
+    rows = {name: sum_by_example(row, examples) for name, row in values.items()}
+    count = len(rows[f"{sizes[0]}"].counts)
+    resampled = resample({name: row.mean for name, row in rows.items()}, count, seed)
     means = {name: float(row.mean()) for name, row in rows.items()}
-    estimates = [Estimate(mean, *interval(mean, resampled[name], level)) for name, mean in means.items()]
-    return SizeCurve(tuple(sizes), tuple(estimates[: len(sizes)]), tuple(estimates[len(sizes) :]), items, level)
+    estimates = [Estimate(mean, *interval(mean, resampled[name], level, count)) for name, mean in means.items()]
+    return SizeCurve(tuple(sizes), tuple(estimates[: len(sizes)]), tuple(estimates[len(sizes) :]), nll.shape[1], level)
 
 
 def _subsets_by_size(pep: PepEnsemble, sizes: Sequence[int] | None) -> dict[int, list[Subset]]:

@@ -1,4 +1,4 @@
-"""Every score of one predictor, each with a bootstrap interval over items."""
+"""Every score of one predictor, each with a bootstrap interval over examples."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import numpy as np
 
 from peppermill import metrics
 from peppermill.data import Batches
-from peppermill.evaluation.bootstrap import interval, resample, weighted_mean
+from peppermill.evaluation.bootstrap import ExampleSums, interval, resample, sum_by_example
 from peppermill.metrics import SCORES, Score
-from peppermill.predictions import Predictions, predict
+from peppermill.predictions import Predictions, likelihood_of, predict
 from peppermill.types import Data, Likelihood
 
 ROUNDING = 1e-12  # scores above minus this are not negative
@@ -38,6 +38,7 @@ class Scores:
     items: int
     bins: int
     level: float
+    examples: int
 
     def __getattr__(self, name: str) -> Estimate:
         return score_named(name, self.__dict__.get("estimates", {}))  # type: ignore[no-any-return]
@@ -45,14 +46,14 @@ class Scores:
 
 @dataclass(frozen=True)
 class ItemScore:
-    """A row of `metrics.SCORES` and its terms, [N] or [N, d], for the items of one predictor."""
+    """A row of `metrics.SCORES` and its terms for one predictor, summed over the items of each example."""
 
     row: Score
-    terms: np.ndarray
+    terms: ExampleSums
 
     def value(self, weights: np.ndarray | None = None) -> Any:
-        """The score of all items, or of each row of weights, [rows, N]."""
-        means = weighted_mean(self.terms, weights)
+        """The score of all items, or of each row of weights of the examples, [rows, E]."""
+        means = self.terms.mean(weights)
         return self.row.combine(means) if self.row.combine else means
 
 
@@ -65,29 +66,36 @@ def evaluate(
     seed: int = 0,
     likelihood: str | Likelihood | None = None,
 ) -> Scores:
-    """The scores of a predictor on labelled data, each with a bootstrap interval over items.
+    """The scores of a predictor on labelled data, each with a bootstrap interval over examples.
 
     The result of `predict(predictor, data)` may stand in place of the predictor; the data are then not needed.
     """
     check_level(level)
     predictions = predictions_of(predictor, data, likelihood)
-    scores, items = item_scores(predictions, bins), len(predictions.labels)
-    resampled = resample({name: score.value for name, score in scores.items()}, items, seed)
+    scores = item_scores(predictions, bins)
+    examples = len(scores["nll"].terms.counts)
+    resampled = resample({name: score.value for name, score in scores.items()}, examples, seed)
     estimates = {}
     for name, score in scores.items():
         value = float(score.value())
-        bounds = interval(value, resampled[name], level)
+        bounds = interval(value, resampled[name], level, examples)
         if resampled[name].min() > -ROUNDING:  # centering may move a bound below 0, where this score never is
             bounds = max(0.0, bounds[0]), max(0.0, bounds[1])
         estimates[name] = Estimate(value, *bounds)
-    return Scores(estimates, items, bins, level)
+    return Scores(estimates, len(predictions.labels), bins, level, examples)
 
 
 def item_scores(predictions: Predictions, bins: int) -> dict[str, ItemScore]:
     """Every row of `metrics.SCORES` that is for this likelihood, with its terms."""
     task = "regression" if predictions.likelihood.name == "gaussian" else "classification"
-    rows = {name: row for name, row in SCORES.items() if task in row.tasks}
-    return {name: ItemScore(row, row.terms(predictions, bins).double().cpu().numpy()) for name, row in rows.items()}
+    found = {}
+    for name, row in SCORES.items():
+        if task in row.tasks:
+            cells, width = (row.cells(predictions, bins), bins) if row.cells else (None, 1)
+            found[name] = ItemScore(
+                row, sum_by_example(row.terms(predictions, bins), predictions.examples, cells, width)
+            )
+    return found
 
 
 def score_named(name: str, known: Mapping[str, Any]) -> Any:
@@ -103,10 +111,12 @@ def check_level(level: float) -> None:
         raise ValueError(f"`level={level}` must lie between 0 and 1: 0.95 gives 95 % intervals.")
 
 
-def predictions_of(predictor: Any, data: Data | Batches | None, likelihood: str | Likelihood | None) -> Predictions:
-    """Predictions themselves, or those of a predictor on the data."""
+def predictions_of(
+    predictor: Any, data: Data | Batches | None, likelihood: str | Likelihood | None, *others: Any
+) -> Predictions:
+    """Predictions themselves, or those of a predictor on the data; the likelihood may be that of the others."""
     if isinstance(predictor, Predictions):
         return predictor
     if data is None:
         raise TypeError("`data` is missing: give labelled data, or the result of `predict(predictor, data)`.")
-    return predict(predictor, data, likelihood=likelihood)
+    return predict(predictor, data, likelihood=likelihood_of(predictor, likelihood, *others))

@@ -122,7 +122,7 @@ def _point(members: MemberPass, likelihood: Likelihood, bins: int) -> SweepPoint
     averaged, labels = members.averaged, members.labels
     temperature, tempered = best_temperature(averaged, labels)
     log_likelihoods = ensemble_log_likelihoods(members.member_log_likelihoods)
-    scores = item_scores(Predictions(averaged, labels, log_likelihoods, likelihood), bins)
+    scores = item_scores(Predictions(averaged, labels, log_likelihoods, likelihood, members.examples), bins)
     return SweepPoint(
         sigma=members.sigma,
         log_likelihood=float(log_likelihoods.mean()),

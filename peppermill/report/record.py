@@ -16,7 +16,7 @@ from peppermill.evaluation.item_effects import effects_of, with_images
 from peppermill.evaluation.member_count import size_curve_of
 from peppermill.evaluation.scores import evaluate
 from peppermill.evaluation.sweep import Sweep, sweep_ensemble
-from peppermill.predictions import Predictions, predict
+from peppermill.predictions import Predictions, likelihood_of, predict
 from peppermill.report.provenance import provenance
 from peppermill.report.run import Run, method_of
 from peppermill.types import Data, Likelihood
@@ -68,7 +68,8 @@ def record_run(
             if predictor.calibrator == UNCALIBRATED:  # otherwise the curve needs a pass of its own
                 sizes = replace(size_curve_of(predictor, members, seed=seed), method=name)
         else:
-            predictions[name] = predict(predictor, batches, likelihood=likelihood)
+            chosen = likelihood_of(predictor, likelihood, *predictors.values())
+            predictions[name] = predict(predictor, batches, likelihood=chosen)
     baseline, *others = predictions
     classes = predictions[baseline].log_probs.shape[1]
     if class_names and len(class_names) != classes:

@@ -45,7 +45,9 @@ def caption(content: Mapping[str, Any]) -> str:
     """How to read the numbers."""
     first, *others = content["methods"]
     scores = first["scores"]
-    opening = f"{scores['items']:,} test items; in brackets {100 * scores['level']:.0f} % bootstrap intervals"
+    examples = scores.get("examples", scores["items"])  # version one did not write it
+    within = f" in {examples:,} examples" if examples < scores["items"] else ""
+    opening = f"{scores['items']:,} test items{within}; in brackets {100 * scores['level']:.0f} % bootstrap intervals"
     if not others:
         return f"{opening}."
     tests: dict[str, list[str]] = {}

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from peppermill.data import MEMORY_BYTES, Batches
+from peppermill.likelihood import example_rows
 from peppermill.passes import Request
 from peppermill.plumbing.nested import bytes_of, map_tensors
 from peppermill.types import Batch, Inputs
@@ -47,9 +48,7 @@ def cut_subsample(request: Request, log_likelihoods: Tensor) -> Subsample | None
     for inputs, labels in request.data:
         if not _rows_are_examples(inputs, len(labels)):
             return None
-        numbers = torch.arange(examples, examples + len(labels), dtype=torch.float64)
-        spread = numbers.view(-1, *(1,) * (labels.ndim - 1)).expand(labels.shape)  # over the pixels, say, of an image
-        owners.append(request.likelihood.items(spread.unsqueeze(-1), labels.cpu())[0].flatten().long())
+        owners.append(examples + example_rows(request.likelihood, labels.cpu()))
         examples, size, largest = examples + len(labels), size + bytes_of(inputs), max(largest, len(labels))
     if examples < MIN_DATA_EXAMPLES:
         return None

@@ -98,7 +98,7 @@ def test_the_bias_of_a_resample_moves_neither_interval_nor_p_value():
     p-value of an estimate 1.5 away from zero is 0.134; standard errors 0.06 and 0.011, of which four are allowed."""
     normal = np.random.default_rng(0).normal(size=2000)
     for bias in (0, 5):
-        lower, upper = bootstrap.interval(1.5, 1.5 + normal + bias, 0.95)
+        lower, upper = bootstrap.interval(1.5, 1.5 + normal + bias, 0.95, examples=10**6)
         assert (lower, upper) == pytest.approx((1.5 - 1.96, 1.5 + 1.96), abs=4 * 0.06)
         assert bootstrap.p_value_of(1.5, 1.5 + normal + bias) == pytest.approx(0.134, abs=4 * 0.011)
 
@@ -168,7 +168,7 @@ def test_a_weighted_score_is_the_score_of_the_items_repeated():
 
 def test_a_resample_draws_as_many_items_as_there_are():
     counts = []
-    bootstrap.resample({"any": lambda weights: counts.append(weights) or weights.sum(axis=1)}, items=13, seed=0)
+    bootstrap.resample({"any": lambda weights: counts.append(weights) or weights.sum(axis=1)}, examples=13, seed=0)
     assert np.concatenate(counts).shape == (bootstrap.RESAMPLES, 13)
     assert (np.concatenate(counts).sum(axis=1) == 13).all()
     assert np.concatenate(counts).mean() == 1
