@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from peppermill.predictors.deep_ensemble import DeepEnsemble
     from peppermill.predictors.mc_dropout import McDropout
     from peppermill.predictors.single_network import SingleNetwork
-    from peppermill.predictors.temperature_scaling import Tempered, fit_temperature
+    from peppermill.predictors.temperature_scaling import Calibrated, Tempered, fit_calibrator, fit_temperature
     from peppermill.predictors.weight_average import WeightAverage
     from peppermill.report import figures as plots
     from peppermill.report.page import write_report
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Bernoulli",
+    "Calibrated",
     "Categorical",
     "Comparison",
     "DeepEnsemble",
@@ -76,6 +77,7 @@ __all__ = [
     "demo",
     "evaluate",
     "fit",
+    "fit_calibrator",
     "fit_temperature",
     "helped_and_hurt",
     "load",
@@ -115,7 +117,7 @@ _NAMES_BY_MODULE = {
     "predictors.deep_ensemble": "DeepEnsemble",
     "predictors.mc_dropout": "McDropout",
     "predictors.single_network": "SingleNetwork",
-    "predictors.temperature_scaling": "Tempered fit_temperature",
+    "predictors.temperature_scaling": "Calibrated Tempered fit_calibrator fit_temperature",
     "predictors.weight_average": "WeightAverage",
     "report.page": "write_report",
     "report.provenance": "provenance",

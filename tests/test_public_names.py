@@ -11,6 +11,7 @@ import peppermill as pm
 
 NAMES = [
     "Bernoulli",
+    "Calibrated",
     "Categorical",
     "Comparison",
     "DeepEnsemble",
@@ -44,6 +45,7 @@ NAMES = [
     "demo",
     "evaluate",
     "fit",
+    "fit_calibrator",
     "fit_temperature",
     "helped_and_hurt",
     "load",

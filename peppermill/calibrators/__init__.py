@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
+import torch
 from torch import Tensor
 
-from peppermill.calibrators.temperature import Temperature, best_temperature
+from peppermill.calibrators.matrix import fit_matrix
+from peppermill.calibrators.temperature import Temperature, best_temperature, warn_at_limit
+from peppermill.calibrators.vector import LinearScaling, fit_vector
+from peppermill.plumbing.warnings import warn_user
+from peppermill.types import Likelihood
 
 
 class Calibrator(Protocol):
-    """What was fitted: a function of normalised log-probabilities, classes last, that gives normalised ones."""
+    """A fitted map of normalised log-probabilities, classes in the last dimension, to better ones."""
 
     @property
     def name(self) -> str: ...
@@ -21,6 +28,9 @@ class Calibrator(Protocol):
     def parameters(self) -> int:
         """How many numbers were fitted."""
         ...
+
+    @property
+    def temperature(self) -> float: ...
 
     def __call__(self, log_probs: Tensor) -> Tensor: ...
 
@@ -35,22 +45,94 @@ class Calibrator(Protocol):
 
 @dataclass(frozen=True)
 class CalibratorRow:
-    """One method: its name, a line of help, and the function that fits it.
-
-    `fit(log_probs, labels, weights)` returns what was fitted and the log-likelihood under it.
-    """
+    """One method: its name, a line of help, the function that fits it, and what it is for."""
 
     name: str
     help: str
-    fit: Callable[[Tensor, Tensor, Tensor | None], tuple[float, float]]
+    fit: Callable[[Tensor, Tensor, Likelihood], Calibrator]
+    likelihoods: tuple[str, ...] = ("categorical", "bernoulli")
+    most_classes: float = math.inf
+
+
+def _fit_temperature(log_probs: Tensor, labels: Tensor, likelihood: Likelihood) -> Temperature:
+    return Temperature(best_temperature(log_probs, labels)[0])
 
 
 #: The calibrators by name. A new one is one file and one row.
-CALIBRATORS = {row.name: row for row in (CalibratorRow("temperature", "one T for all classes", best_temperature),)}
+CALIBRATORS = {
+    row.name: row
+    for row in (
+        CalibratorRow("temperature", "one T for all classes", _fit_temperature),
+        CalibratorRow("vector", "T, and a scale and a bias for each class", fit_vector),
+        CalibratorRow("matrix", "T, and a row of scales and a bias for each class", fit_matrix, ("categorical",), 100),
+    )
+}
 
 
 def calibrator_from(numbers: Mapping[str, Any], arrays: Mapping[str, Tensor]) -> Calibrator:
     """The calibrator with this JSON and these arrays."""
-    if not 0 < numbers["temperature"] < float("inf"):
-        raise ValueError(f"temperature is {numbers['temperature']}")
-    return Temperature(float(numbers["temperature"]))
+    name, temperature = numbers["name"], float(numbers["temperature"])
+    if not 0 < temperature < math.inf:
+        raise ValueError(f"temperature is {temperature}")
+    if name == "temperature":
+        return Temperature(temperature)
+    weight, bias = arrays["weight"], arrays["bias"]
+    if list(weight.shape) != [len(bias)] * (2 if name == "matrix" else 1):
+        raise ValueError(f"{name} scaling has arrays of shapes {list(weight.shape)} and {list(bias.shape)}")
+    return LinearScaling(temperature, weight, bias)
+
+
+def row_for(name: str, likelihood: Likelihood, classes: int = 2) -> CalibratorRow:
+    """The row of this name, if it is for this likelihood and number of classes."""
+    if name not in CALIBRATORS:
+        raise ValueError(f"`calibrator={name!r}` is unknown: choose one of {', '.join(CALIBRATORS)}.")
+    row = CALIBRATORS[name]
+    if likelihood.name not in row.likelihoods:
+        others = [other.name for other in CALIBRATORS.values() if likelihood.name in other.likelihoods]
+        cure = f"choose one of {', '.join(others)}" if others else "leave it out"
+        raise ValueError(f"`calibrator={name!r}` is not for the {likelihood.name} likelihood: {cure}.")
+    if classes > row.most_classes:
+        raise ValueError(
+            f"`calibrator={name!r}` is for at most {row.most_classes} classes, and there are {classes:,}: use "
+            '`calibrator="vector"`.'
+        )
+    return row
+
+
+def fit_calibrator_on(name: str, log_probs: Tensor, labels: Tensor, likelihood: Likelihood) -> Calibrator:
+    """Fit a calibrator on log-probabilities [N, K] and labels [N]."""
+    found = row_for(name, likelihood, log_probs.shape[1]).fit(log_probs, labels, likelihood)
+    warn_at_limit(found.temperature)
+    (items, classes), present = log_probs.shape, len(labels.unique())
+    if present < classes and isinstance(found, LinearScaling):
+        warn_user(
+            f"{classes - present:,} of {classes:,} classes do not occur in the {items:,} items on which "
+            f"`calibrator={name!r}` was fitted: their scale and bias are those of temperature scaling."
+        )
+    return found
+
+
+def cross_fitted(
+    name: str,
+    log_probs: Tensor,
+    labels: Tensor,
+    likelihood: Likelihood,
+    folds: int = 5,
+    seed: int = 0,
+    groups: Tensor | None = None,
+) -> Tensor:
+    """ln p of each item's label, [N], by a calibrator that was fitted on the other folds.
+
+    `groups`, [N], are numbers of examples: all items of an example are in one fold.
+    """
+    row, items = row_for(name, likelihood, log_probs.shape[1]), len(labels)
+    group = torch.arange(items) if groups is None else groups.cpu().unique(return_inverse=True)[1]
+    fold = torch.from_numpy(np.random.RandomState(seed).permutation(int(group.max()) + 1) % folds)[group]
+    found = torch.zeros_like(log_probs[:, 0])
+    for number in fold.unique():
+        inside = (fold == number).to(labels.device)
+        if bool(inside.all()):
+            raise ValueError(f"`folds={folds}` and {items} items of one example leave nothing to fit on.")
+        fitted = row.fit(log_probs[~inside], labels[~inside], likelihood)
+        found[inside] = likelihood.log_likelihoods(fitted(log_probs[inside]), labels[inside])
+    return found

@@ -15,7 +15,26 @@ from peppermill.plumbing.warnings import warn_user
 
 TEMPERATURE_LIMITS = (1 / 20, 20.0)
 TOLERANCE = 1e-8  # of ln T
+CHUNK_NUMBERS = 2**15  # of log-probabilities at a time: 256 kB stay in a core's cache, and torch starts no threads
 LOWEST_LOG_PROB = -1e15  # instead of minus infinity, so that its product with a probability of 0 is 0
+
+
+@dataclass(frozen=True)
+class Temperature:
+    """Temperature scaling: p^(1/T), normalised; T = 1 changes nothing."""
+
+    temperature: float = 1.0
+    name: ClassVar[str] = "temperature"
+    parameters: ClassVar[int] = 1
+
+    def __call__(self, log_probs: Tensor) -> Tensor:
+        return temper(log_probs, self.temperature)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"name": self.name, "temperature": self.temperature}
+
+    def arrays(self) -> dict[str, Tensor]:
+        return {}
 
 
 def best_temperature(log_probs: Tensor, labels: Tensor, weights: Tensor | None = None) -> tuple[float, float]:
@@ -28,10 +47,14 @@ def best_temperature(log_probs: Tensor, labels: Tensor, weights: Tensor | None =
     z = (z - z.amax(dim=1, keepdim=True)).clamp_(min=LOWEST_LOG_PROB)
     z_of_label = z.gather(1, labels[:, None]).squeeze(1)
     weights = torch.ones_like(z_of_label) if weights is None else weights
+    length = max(1, CHUNK_NUMBERS // z.shape[1]) if z.device.type == "cpu" else len(z)
 
     def slope(log_temperature: float) -> float:
-        tempered = z.mul(math.exp(-log_temperature)).softmax(dim=1)
-        return float(weights @ (tempered.mul_(z).sum(dim=1) - z_of_label))
+        total = -weights @ z_of_label
+        for part, weight in zip(z.split(length), weights.split(length), strict=True):
+            powers = part.mul(math.exp(-log_temperature)).exp_()
+            total += weight @ (powers.mul(part).sum(dim=1) / powers.sum(dim=1))
+        return float(total)
 
     def log_likelihood(temperature: float) -> float:
         tempered = temper(log_probs, temperature).gather(1, labels[:, None]).squeeze(1)
@@ -65,21 +88,3 @@ def warn_at_limit(temperature: float) -> None:
             "the best temperature is 20, the highest that is tried: on the validation data the predictions say next "
             "to nothing about the labels. Are the labels numbered as the network's outputs?"
         )
-
-
-@dataclass(frozen=True)
-class Temperature:
-    """p^(1/T), normalised."""
-
-    temperature: float = 1.0
-    name: ClassVar[str] = "temperature"
-    parameters: ClassVar[int] = 1
-
-    def __call__(self, log_probs: Tensor) -> Tensor:
-        return temper(log_probs, self.temperature)
-
-    def to_json(self) -> dict[str, Any]:
-        return {"name": self.name, "temperature": self.temperature}
-
-    def arrays(self) -> dict[str, Tensor]:
-        return {}

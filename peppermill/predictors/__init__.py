@@ -9,7 +9,7 @@ from peppermill.ensemble import PepEnsemble
 from peppermill.predictors.deep_ensemble import DeepEnsemble
 from peppermill.predictors.mc_dropout import McDropout
 from peppermill.predictors.single_network import SingleNetwork
-from peppermill.predictors.temperature_scaling import Tempered
+from peppermill.predictors.temperature_scaling import Calibrated, Tempered
 from peppermill.predictors.weight_average import WeightAverage
 
 
@@ -29,6 +29,7 @@ PREDICTORS = {
     for row in (
         PredictorRow("single_network", "network", "the network as it is, one pass", SingleNetwork),
         PredictorRow("temperature_scaling", "temperature scaling", "one T for all classes, one pass", Tempered),
+        PredictorRow("calibrated", "calibrated", "any predictor and a calibrator after it", Calibrated),
         PredictorRow("pep", "PEP", "m members around one network's weights, m passes", PepEnsemble),
         PredictorRow("mc_dropout", "MC dropout", "passes with dropout active, for networks that have it", McDropout),
         PredictorRow("deep_ensemble", "deep ensemble", "networks trained from different seeds", DeepEnsemble),

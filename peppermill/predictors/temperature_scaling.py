@@ -1,4 +1,4 @@
-"""Temperature scaling (Guo et al., 2017) of any predictor: one T by maximum validation likelihood."""
+"""Temperature scaling (Guo et al., 2017) and other calibrators on top of any predictor."""
 
 from __future__ import annotations
 
@@ -6,29 +6,40 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from peppermill.calibrators.temperature import best_temperature, warn_at_limit
-from peppermill.likelihood import temper
+from peppermill.calibrators import Calibrator, fit_calibrator_on, row_for
+from peppermill.calibrators.temperature import Temperature, best_temperature, warn_at_limit
 from peppermill.plumbing.modes import as_network, in_training_mode
 from peppermill.plumbing.nested import output_tensor
 from peppermill.predictions import likelihood_of, predict
 from peppermill.types import Data, Likelihood
 
 
-class Tempered(nn.Module):
-    """A predictor whose probabilities are raised to the power 1/T and normalised again."""
+class Calibrated(nn.Module):
+    """A predictor whose log-probabilities go through a calibrator."""
 
-    def __init__(self, predictor: Any, temperature: float, likelihood: Likelihood) -> None:
+    def __init__(self, predictor: Any, calibrator: Calibrator, likelihood: Likelihood) -> None:
         super().__init__()
         self.predictor = predictor = as_network(predictor)
-        self.temperature, self.likelihood = temperature, likelihood
+        self.calibrator, self.likelihood = calibrator, likelihood
         self.training = in_training_mode(predictor)
+
+    @property
+    def temperature(self) -> float:
+        return self.calibrator.temperature
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         predictions = self.likelihood.predict(output_tensor(self.predictor(*args, **kwargs)))
-        return self.likelihood.outputs(temper(predictions, self.temperature))
+        return self.likelihood.outputs(self.calibrator(predictions))
 
     def extra_repr(self) -> str:
-        return f"temperature={self.temperature:.4g}"
+        return f"calibrator={self.calibrator.name}, temperature={self.temperature:.4g}"
+
+
+class Tempered(Calibrated):
+    """A predictor whose probabilities are raised to the power 1/T and normalised again."""
+
+    def __init__(self, predictor: Any, temperature: float, likelihood: Likelihood) -> None:
+        super().__init__(predictor, Temperature(temperature), likelihood)
 
 
 def fit_temperature(predictor: Any, validation: Data, *, likelihood: str | Likelihood | None = None) -> Any:
@@ -45,3 +56,16 @@ def fit_temperature(predictor: Any, validation: Data, *, likelihood: str | Likel
     if hasattr(predictor, "with_temperature"):
         return predictor.with_temperature(temperature)
     return Tempered(predictor, temperature, chosen)
+
+
+def fit_calibrator(
+    predictor: Any, validation: Data, calibrator: str = "vector", *, likelihood: str | Likelihood | None = None
+) -> Any:
+    """The same predictor with a calibrator of this name; a PepEnsemble stays one, and its old calibrator goes."""
+    chosen = likelihood_of(predictor, likelihood)
+    row_for(calibrator, chosen)
+    keeps = hasattr(predictor, "with_calibrator")
+    bare = predictor.with_calibrator(Temperature(1.0)) if keeps else predictor
+    predictions = predict(bare, validation, likelihood=chosen, argument="validation")
+    found = fit_calibrator_on(calibrator, predictions.log_probs, predictions.labels, chosen)
+    return predictor.with_calibrator(found) if keeps else Calibrated(predictor, found, chosen)

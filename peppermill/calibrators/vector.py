@@ -1,0 +1,182 @@
+"""Vector scaling: temperature scaling, then a scale and a bias for each class, both shrunk towards none.
+
+The new log-probabilities are u + w x + b, normalised: u are the tempered ones, and x is u without minus infinity. w is
+a vector (here) or a matrix (matrix.py). A ridge holds w and b near 0, which is temperature scaling; cross-fitting
+chooses its strength. The penalised log-likelihood is concave in w and b. After Berta et al. (2026), "Structured matrix
+scaling for multi-class calibration".
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from scipy.optimize import minimize
+from torch import Tensor
+
+from peppermill.calibrators.temperature import CHUNK_NUMBERS, best_temperature
+from peppermill.likelihood import temper
+from peppermill.plumbing.progress import progress
+from peppermill.types import Likelihood
+
+FLOOR = -87.0  # of x: about the logarithm of the smallest float32
+STRENGTHS = (math.inf, 300.0, 30.0, 3.0, 0.3)  # of the ridge; the first one is temperature scaling
+FOLDS, MAX_CHOICE_ITEMS = 5, 20_000  # to choose the strength
+TOLERANCE, ROUGH_TOLERANCE = 1e-10, 1e-6  # of the penalised log-likelihood; rough while strengths are compared
+GRADIENT_TOLERANCE = 1e-3  # with variables in standard errors
+
+#: u, [N, K], and labels, [N].
+Items: TypeAlias = tuple[Tensor, Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class LinearScaling:
+    """A correction of temperature scaling: vector scaling if w is [K], matrix scaling if it is [K, K]."""
+
+    temperature: float
+    weight: Tensor
+    bias: Tensor
+
+    @property
+    def name(self) -> str:
+        return "vector" if self.weight.ndim == 1 else "matrix"
+
+    @property
+    def parameters(self) -> int:
+        return self.weight.numel() + self.bias.numel()
+
+    def __call__(self, log_probs: Tensor) -> Tensor:
+        columns = self.weight.reshape(len(self.bias), -1), self.bias[:, None]
+        return corrected(temper(log_probs, self.temperature), torch.cat(columns, dim=1).to(log_probs))
+
+    def to_json(self) -> dict[str, Any]:
+        return {"name": self.name, "temperature": self.temperature}
+
+    def arrays(self) -> dict[str, Tensor]:
+        return {"weight": self.weight, "bias": self.bias}
+
+
+def fit_vector(log_probs: Tensor, labels: Tensor, likelihood: Likelihood) -> LinearScaling:
+    """Vector scaling of log-probabilities [N, K]."""
+    temperature, items = tempered_items(log_probs, labels)
+    path = choose_path(items, [torch.full((log_probs.shape[1], 2), strength) for strength in STRENGTHS])
+    return follow_path(temperature, items, path)
+
+
+def corrected(tempered: Tensor, correction: Tensor) -> Tensor:
+    """The normalised u + w x + b; the last column of the correction is b, the others are w."""
+    return (tempered + _product(tempered.clamp(min=FLOOR), correction)).log_softmax(dim=-1)
+
+
+def tempered_items(log_probs: Tensor, labels: Tensor) -> tuple[float, Items]:
+    """T, and the items to fit on: those whose label has probability 0 teach nothing."""
+    temperature, _ = best_temperature(log_probs, labels)
+    tempered, labels = temper(log_probs.double(), temperature).cpu(), labels.cpu()
+    possible = tempered.gather(1, labels[:, None])[:, 0] > -math.inf
+    return temperature, (tempered, labels) if bool(possible.all()) else (tempered[possible], labels[possible])
+
+
+def choose_path(items: Items, penalties: Sequence[Tensor]) -> Sequence[Tensor]:
+    """The penalties, strongest first, up to the first one within one standard error of the best in cross-fitting."""
+    order = torch.from_numpy(np.random.RandomState(0).permutation(len(items[1]))[:MAX_CHOICE_ITEMS])
+    tempered, labels = (column[order] for column in items)
+    bounds = list(pairwise(len(order) * k // FOLDS for k in range(FOLDS + 1)))
+    found: list[Tensor | None] = [None] * FOLDS
+    scores: list[Tensor] = []  # ln p of the labels by a correction that was fitted on the other folds
+    with progress("choosing the shrinkage", len(penalties) * FOLDS) as tick:
+        for penalty in penalties:
+            score = []
+            for k, (start, end) in enumerate(bounds):
+                others = [(tempered[:start], labels[:start]), (tempered[end:], labels[end:])]
+                found[k] = fitted = fit_correction(others, penalty, found[k])
+                score.append(corrected(tempered[start:end], fitted).gather(1, labels[start:end, None])[:, 0])
+                tick(1)
+            scores.append(torch.cat(score))
+            if scores[-1].sum() < max(score.sum() for score in scores):
+                break  # weaker ones will not be better
+    leads = [max(scores, key=lambda score: float(score.sum())) - score for score in scores]
+    near = [not lead.sum() > math.sqrt(len(lead)) * lead.std(correction=0) for lead in leads]
+    return penalties[: near.index(True) + 1]
+
+
+def follow_path(temperature: float, items: Items, penalties: Sequence[Tensor]) -> LinearScaling:
+    """The calibrator under the last penalty, in float32; each penalty starts where the one before it ended."""
+    found = None
+    for penalty in penalties:
+        found = fit_correction([items], penalty, found, TOLERANCE if penalty is penalties[-1] else ROUGH_TOLERANCE)
+    assert found is not None
+    return LinearScaling(temperature, found[:, :-1].squeeze(1).float(), found[:, -1].float())
+
+
+def fit_correction(
+    parts: Sequence[Items], penalty: Tensor, start: Tensor | None = None, tolerance: float = ROUGH_TOLERANCE
+) -> Tensor:
+    """The correction of largest penalised log-likelihood for the items; 0 where the penalty is infinite.
+
+    A class without items keeps 0, too. This is an exponential family: the gradient is the observed minus the expected
+    sums. L-BFGS sees w and b in units of their standard errors and without their correlation.
+    """
+    counts = torch.cat([labels for _, labels in parts]).bincount(minlength=len(penalty))
+    ridge = penalty.double().masked_fill((counts == 0)[:, None], math.inf)
+    free = ridge.isfinite()
+    found = torch.zeros_like(ridge) if start is None else start.masked_fill(~free, 0.0)
+    if not bool(free.any()):
+        return found
+    observed, crossed, curvature = torch.zeros_like(ridge), torch.zeros_like(ridge), 2 * ridge
+    ridge = ridge.masked_fill(~free, 0.0)
+    for x, p, _, labels in _chunks(parts, found):
+        observed += _sums(torch.nn.functional.one_hot(labels, len(ridge)).double(), x, ridge)
+        crossed += _sums(p * (1 - p), x, ridge)
+        curvature += _sums(p * (1 - p), x.square(), ridge)
+    center = crossed[:, :-1] / curvature[:, -1:]  # b + w center is not correlated with w
+    curvature[:, :-1] -= center * crossed[:, :-1]
+    scale = curvature[free].rsqrt()
+
+    def correction_of(variables: Any) -> Tensor:
+        correction = torch.zeros_like(ridge)
+        correction[free] = torch.from_numpy(variables) * scale
+        correction[:, -1] -= (correction[:, :-1] * center).sum(dim=1)
+        return correction
+
+    def loss(variables: Any) -> tuple[float, Any]:
+        correction, expected = correction_of(variables), torch.zeros_like(ridge)
+        total = float((ridge * correction.square() - observed * correction).sum())
+        for x, p, normalizers, _ in _chunks(parts, correction):
+            total += float(normalizers.sum())
+            expected += _sums(p, x, ridge)
+        gradient = expected - observed + 2 * ridge * correction
+        gradient[:, :-1] -= gradient[:, -1:] * center
+        return total, (gradient[free] * scale).numpy()
+
+    found[:, -1] += (found[:, :-1] * center).sum(dim=1)
+    options = {"ftol": tolerance, "gtol": GRADIENT_TOLERANCE, "maxiter": 1000}
+    solved = minimize(loss, (found[free] / scale).numpy(), jac=True, method="L-BFGS-B", options=options)
+    return correction_of(solved.x)
+
+
+def _chunks(parts: Sequence[Items], correction: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
+    """x, corrected probabilities, the logarithms of their normalizers, and labels, of a few items at a time."""
+    length = max(1, CHUNK_NUMBERS // len(correction))
+    for part in parts:
+        for u, labels in zip(*(column.split(length) for column in part), strict=True):
+            x = u.clamp(min=FLOOR)
+            logits = _product(x, correction).add_(u)
+            normalizers = logits.logsumexp(dim=1, keepdim=True)
+            yield x, logits.sub_(normalizers).exp_(), normalizers, labels
+
+
+def _product(x: Tensor, correction: Tensor) -> Tensor:
+    """w x + b."""
+    weight, bias = correction[:, :-1], correction[:, -1]
+    return torch.addcmul(bias, x, weight[:, 0]) if weight.shape[1] == 1 else x @ weight.T + bias
+
+
+def _sums(rows: Tensor, x: Tensor, like: Tensor) -> Tensor:
+    """sum_i rows_i x_i and sum_i rows_i, in the shape of a correction."""
+    of_x = (rows * x).sum(dim=0)[:, None] if like.shape[1] == 2 else rows.T @ x
+    return torch.cat([of_x, rows.sum(dim=0)[:, None]], dim=1)

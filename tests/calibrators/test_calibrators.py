@@ -1,0 +1,147 @@
+"""Vector and matrix scaling against scikit-learn, finite differences and the data that made them."""
+
+from __future__ import annotations
+
+import math
+import warnings
+
+import pytest
+import torch
+
+import peppermill as pm
+from peppermill.calibrators import CALIBRATORS, calibrator_from, cross_fitted, fit_calibrator_on
+from peppermill.calibrators.temperature import best_temperature
+
+CATEGORICAL = pm.Categorical()
+RICHER = ["vector", "matrix"]
+
+
+def distorted(items: int, classes: int, seed: int = 0, scale: float = 0.15, bias: float = 0.6):
+    """Log-probabilities that are too sure of themselves, each class by its own scale and bias; and their labels."""
+    generator, of_classes = torch.Generator().manual_seed(seed), torch.Generator().manual_seed(classes)
+    log_probs = (4 * torch.randn(items, classes, generator=generator, dtype=torch.float64)).log_softmax(dim=1)
+    scales, biases = torch.randn(2, classes, generator=of_classes, dtype=torch.float64)
+    truth = ((1 + scale * scales) * log_probs / 1.8 + bias * biases).softmax(dim=1)
+    return log_probs, torch.multinomial(truth, 1, generator=generator)[:, 0]
+
+
+def nll(calibrator, log_probs, labels):
+    return float(torch.nn.functional.nll_loss(calibrator(log_probs), labels))
+
+
+@pytest.mark.parametrize("name", RICHER)
+def test_a_distortion_by_class_is_found(name):
+    """On other items it gains nearly what one that was fitted on those items gains."""
+    fitted_on, others = distorted(4000, 4), distorted(4000, 4, seed=1)
+    warm, found = (fit_calibrator_on(one, *fitted_on, CATEGORICAL) for one in ("temperature", name))
+    ideal = fit_calibrator_on(name, *others, CATEGORICAL)
+    gap = nll(warm, *others) - nll(ideal, *others)
+    assert gap > 0.02
+    assert nll(found, *others) - nll(ideal, *others) < 0.15 * gap
+    assert found.parameters == {"vector": 8, "matrix": 20}[name]
+
+
+@pytest.mark.parametrize("name", RICHER)
+def test_without_a_distortion_it_is_temperature_scaling(name):
+    """Within one standard error the stronger shrinkage is taken, so that here little or nothing is left."""
+    log_probs, labels = distorted(400, 5, scale=0, bias=0)
+    found = fit_calibrator_on(name, log_probs, labels, CATEGORICAL)
+    temperature, _ = best_temperature(log_probs, labels)
+    assert found.temperature == temperature
+    torch.testing.assert_close(found(log_probs), (log_probs / temperature).log_softmax(dim=1), rtol=0, atol=0.1)
+
+
+@pytest.mark.parametrize("name", list(CALIBRATORS))
+@pytest.mark.parametrize("shape", [(7,), (2, 3, 7), (1, 7)])
+def test_any_leading_dimensions_and_type(name, shape):
+    found = fit_calibrator_on(name, *distorted(300, 7), CATEGORICAL)
+    for dtype in (torch.float32, torch.float64):
+        log_probs = torch.randn(shape, dtype=dtype, generator=torch.Generator().manual_seed(0)).log_softmax(dim=-1)
+        after = found(log_probs)
+        assert after.shape == log_probs.shape
+        assert after.dtype == dtype
+        torch.testing.assert_close(after.exp().sum(dim=-1), torch.ones(shape[:-1], dtype=dtype))
+        rows = torch.stack([found(row) for row in log_probs.reshape(-1, 7)]).reshape(shape)
+        torch.testing.assert_close(after, rows)
+
+
+@pytest.mark.parametrize("name", list(CALIBRATORS))
+def test_numbers_and_arrays_give_the_same_calibrator_again(name):
+    log_probs, labels = distorted(300, 6)
+    found = fit_calibrator_on(name, log_probs, labels, CATEGORICAL)
+    again = calibrator_from(found.to_json(), {key: array.clone() for key, array in found.arrays().items()})
+    assert torch.equal(again(log_probs), found(log_probs))
+    assert (again.name, again.parameters) == (found.name, found.parameters) == (name, found.parameters)
+    assert all(array.dtype == torch.float32 for array in found.arrays().values())
+
+
+@pytest.mark.parametrize("name", list(CALIBRATORS))
+def test_cross_fitting_is_a_loop_over_folds(name):
+    """Those that leave an example out give the same ln p for all folds of one example each."""
+    log_probs, labels = distorted(6, 2, seed=3)
+    found = cross_fitted(name, log_probs, labels, CATEGORICAL, folds=6)
+    for left_out in range(6):
+        others = torch.arange(6) != left_out
+        fitted = CALIBRATORS[name].fit(log_probs[others], labels[others], CATEGORICAL)
+        assert found[left_out] == fitted(log_probs[left_out])[labels[left_out]]
+    assert torch.equal(found, cross_fitted(name, log_probs, labels, CATEGORICAL, folds=6, seed=5))
+
+
+def test_the_items_of_an_example_are_in_one_fold():
+    """Three copies of each item: with groups, cross-fitting is that of the items without copies."""
+    log_probs, labels = distorted(40, 3)
+    copies = torch.arange(40).repeat_interleave(3)
+    once = cross_fitted("temperature", log_probs, labels, CATEGORICAL)
+    thrice = cross_fitted("temperature", log_probs[copies], labels[copies], CATEGORICAL, groups=100 + copies)
+    torch.testing.assert_close(thrice, once[copies], rtol=1e-6, atol=1e-8)
+    assert not torch.equal(once, cross_fitted("temperature", log_probs, labels, CATEGORICAL, seed=1))
+
+
+@pytest.mark.parametrize("name", RICHER)
+@pytest.mark.parametrize(("items", "classes"), [(400, 6), (5, 20), (1, 4), (2, 3)])
+def test_a_class_without_items_keeps_temperature_scaling(name, items, classes):
+    log_probs, labels = distorted(items, classes)
+    labels = labels.clamp(max=classes - 2)
+    absent = classes - len(labels.unique())
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        found = fit_calibrator_on(name, log_probs, labels, CATEGORICAL)
+    texts = [str(warning.message) for warning in said if "temperature is" not in str(warning.message)]
+    assert len(texts) == 1
+    assert f"{absent} of {classes} classes do not occur in the {items} items" in texts[0]
+    weight, bias = found.arrays().values()
+    assert bool((weight[-1] == 0).all())
+    assert bias[-1] == 0
+    assert bool(found(log_probs).isfinite().all())
+
+
+@pytest.mark.parametrize("name", RICHER)
+def test_minus_infinity_stays_and_disturbs_nothing(name):
+    log_probs, labels = distorted(500, 4)
+    impossible = torch.full((500, 1), -math.inf, dtype=torch.float64)
+    with pytest.warns(pm.PepWarning, match="1 of 5 classes"):
+        found = fit_calibrator_on(name, torch.cat([log_probs, impossible], dim=1), labels, CATEGORICAL)
+    after = found(torch.cat([log_probs, impossible], dim=1))
+    assert bool((after[:, 4] == -math.inf).all())
+    torch.testing.assert_close(after[:, :4].exp().sum(dim=1), torch.ones(500, dtype=torch.float64))
+    assert nll(found, torch.cat([log_probs, impossible], dim=1), labels) < nll(lambda given: given, log_probs, labels)
+
+
+def test_misuse_is_refused_with_its_cure():
+    log_probs, labels = distorted(50, 3)
+    with pytest.raises(ValueError, match="`calibrator='isotonic'` is unknown: choose one of temperature, vector, mat"):
+        fit_calibrator_on("isotonic", log_probs, labels, CATEGORICAL)
+    with pytest.raises(ValueError, match="'vector'` is not for the gaussian likelihood: leave it out"):
+        fit_calibrator_on("vector", log_probs, labels, pm.Gaussian())
+    with pytest.raises(
+        ValueError, match="'matrix'` is not for the bernoulli likelihood: choose one of temperature, vec"
+    ):
+        cross_fitted("matrix", log_probs, labels, pm.Bernoulli())
+    with pytest.raises(
+        ValueError, match=r"is for at most 100 classes, and there are 1,001: use `calibrator=\"vector\"`"
+    ):
+        fit_calibrator_on("matrix", torch.zeros(3, 1001).log_softmax(dim=1), torch.zeros(3).long(), CATEGORICAL)
+    with pytest.raises(ValueError, match="leave nothing to fit on"):
+        cross_fitted("vector", log_probs, labels, CATEGORICAL, groups=torch.zeros(50))
+    with pytest.raises(ValueError, match=r"matrix scaling has arrays of shapes \[3\] and \[3\]"):
+        calibrator_from({"name": "matrix", "temperature": 1.0}, {"weight": torch.zeros(3), "bias": torch.zeros(3)})
