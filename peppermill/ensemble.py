@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from peppermill.calibrators import Calibrator
 from peppermill.calibrators.temperature import Temperature
 from peppermill.data import Batches
 from peppermill.engines import Engine, Members, engine_named
-from peppermill.likelihood import ensemble_log_likelihoods, likelihood_named, mean_prediction
+from peppermill.likelihood import likelihood_named, mean_prediction
 from peppermill.noise import Noise
 from peppermill.parameters import Selection
 from peppermill.passes import MemberPass, Request, run_members
@@ -155,8 +156,7 @@ class PepEnsemble(nn.Module):
         """The ensemble's prediction from a pass that its members have already made."""
         log_probs = self.calibrator(members.averaged)
         if self.calibrator == UNCALIBRATED:
-            rows = members.member_log_likelihoods[: self._members().count]  # at sigma = 0 the others are copies
-            log_likelihoods = ensemble_log_likelihoods(rows)
+            log_likelihoods = members.log_likelihoods
         else:
             log_likelihoods = self.likelihood.log_likelihoods(log_probs, members.labels)
         return Predictions(log_probs, members.labels, log_likelihoods, self.likelihood, members.examples)
@@ -222,9 +222,8 @@ class PepEnsemble(nn.Module):
         if torch.compiler.is_compiling():
             from peppermill.engines.compiled import compiled_outputs
 
-            precision = self.engine.precision
-            parts = [compiled_outputs(part, precision, *view.seen(args, kwargs)) for view, part in members.parts()]
-            outputs = torch.cat(parts)
+            calls = [(view, partial(compiled_outputs, part, self.engine.precision)) for view, part in members.parts()]
+            outputs = torch.cat([view.outputs(call, args, kwargs) for view, call in calls])
         else:
             found = []
             for group in self.engine.groups(members, args, kwargs):

@@ -22,6 +22,7 @@ from peppermill.plumbing.progress import progress
 from peppermill.recipe import Recipe, fingerprint
 from peppermill.tuning import SigmaTuner, search_named
 from peppermill.types import Data, Likelihood
+from peppermill.views import ViewsLike, views_named
 
 OLD_KEYWORDS = ("antithetic", "seed", "lower", "upper", "iterations", "precision")  # of version one
 
@@ -36,6 +37,7 @@ def fit(
     search: str | SigmaTuner | None = "two_stage",
     temperature: bool = False,
     likelihood: str | Likelihood = "categorical",
+    views: ViewsLike = None,
     batch_size: int = 500,
     engine: str | Engine = "auto",
     **deprecated: Any,
@@ -53,6 +55,8 @@ def fit(
       `pm.TwoStage(lower=..., upper=...)`, `pm.Golden(iterations=7, lower=..., upper=...)`.
     - `temperature`: tune T together with sigma, which costs no forward pass; right for most users of classifiers.
     - `likelihood`: "categorical", "bernoulli", "gaussian", or one with settings, `pm.Categorical(ignored_label=255)`.
+    - `views`: of pictures, "horizontal_flip", several names, or functions of a batch: member j sees view j mod V, the
+      first of them the inputs as they are. For networks that were trained with such pictures (docs/choosing.md).
     - `batch_size`: for data that do not come in batches.
     - `engine`: how the members run (docs/engines.md), "auto" by rule; "auto:bfloat16" or "auto:float16" lets the
       network compute in low precision. Not saved with the ensemble.
@@ -62,7 +66,7 @@ def fit(
         noise, search = _from_old_keywords(noise, search, deprecated)
     noise = noise if isinstance(noise, Noise) else Noise(noise)
     tuner = search_named(search) if search is None or isinstance(search, str) else search
-    model, chosen = as_network(model), likelihood_named(likelihood)
+    model, chosen, seen = as_network(model), likelihood_named(likelihood), views_named(views)
     if temperature and chosen.name == "gaussian":
         raise ValueError(
             "`temperature=True` is for classifiers: a Gaussian likelihood has no temperature. Leave it out."
@@ -74,7 +78,7 @@ def fit(
         engine = engine_named(name, low or precision)
     data = Batches(validation, model, argument="validation", batch_size=batch_size)
     with progress("fitting sigma") as tick:
-        found = tuner.tune(Request(model, perturbation, chosen, engine, data, tick), joint=temperature)
+        found = tuner.tune(Request(model, perturbation, chosen, engine, data, tick, views=seen), joint=temperature)
     recipe = Recipe(
         sigma=found.best.sigma,
         size=size,
@@ -85,6 +89,7 @@ def fit(
         calibrator=Temperature(found.best.temperature),
         search=found,
         fingerprint=fingerprint(model),
+        views=seen,
     )
     return PepEnsemble(model, recipe, engine)
 

@@ -11,7 +11,7 @@ from peppermill.data import Batches
 from peppermill.distributed.gather import gather_rows
 from peppermill.distributed.group import grouped
 from peppermill.engines import Engine, Members
-from peppermill.likelihood import first_items
+from peppermill.likelihood import ensemble_log_likelihoods, first_items
 from peppermill.perturbation import Perturbation
 from peppermill.plumbing.devices import state_of
 from peppermill.plumbing.modes import explain_shapes, refuse_training_mode
@@ -32,6 +32,12 @@ class MemberPass:
     averaged: Tensor  # the ensemble's prediction of eq. 9, [N, K]
     labels: Tensor  # [N]
     examples: Tensor | None = None  # the number of each item's example, [N]; None if every item is one
+    different: int | None = None  # this many rows; at sigma = 0 the others repeat them
+
+    @property
+    def log_likelihoods(self) -> Tensor:
+        """ln (1/m) sum_j L_i(theta_j), [N]."""
+        return ensemble_log_likelihoods(self.member_log_likelihoods[: self.different])
 
 
 @dataclass(frozen=True)
@@ -47,6 +53,10 @@ class Request:
     keep: bool = False  # whether the same members will run again, so that their weights are worth keeping
     views: tuple[View, ...] = ()
 
+    def members(self, sigma: float) -> Members:
+        noise, size, selected = self.perturbation.noise, self.perturbation.size, tuple(self.perturbation.center)
+        return Members(self.model, selected, noise, size, sigma, self.keep, self.views)
+
 
 @torch.no_grad()
 def run_members(request: Request, sigma: float) -> MemberPass:
@@ -55,8 +65,7 @@ def run_members(request: Request, sigma: float) -> MemberPass:
     In a process group each process runs its share of the batches, and every process gets the whole result.
     """
     refuse_training_mode(request.model)
-    noise, size, center = request.perturbation.noise, request.perturbation.size, request.perturbation.center
-    members = Members(request.model, tuple(center), noise, size, sigma, request.keep, request.views)
+    members = request.members(sigma)
     results: list[BatchResult] = []
     with explain_shapes(request.model):
         for chunk in request.data.share().chunks():
@@ -65,15 +74,16 @@ def run_members(request: Request, sigma: float) -> MemberPass:
     if results:
         columns = [torch.cat(column) for column in zip(*[(rows.T, *rest) for rows, *rest in results], strict=True)]
     if grouped():
-        facts: dict[str, object] = {"`sigma`": sigma, "`size`": size, "`noise`": noise}
+        facts: dict[str, object] = {"`sigma`": sigma, "`size`": members.size, "`noise`": members.noise}
+        facts["`views`"] = [view.name for view in members.views]
         if sigma == 0:
             facts[f"number of items in `{request.data.argument}`"] = request.data.count_items()
-            facts |= {"`parameters`": list(center), "weights": digest_of(list(state_of(request.model)))}
+            facts |= {"`parameters`": list(members.selected), "weights": digest_of(list(state_of(request.model)))}
         columns = gather_rows(columns, [len(result[-1]) for result in results], facts)
     matrix, averaged, labels, firsts = columns
     if not len(labels):
         raise ValueError(f"`{request.data.argument}` has no item that counts: every label is the ignored one.")
-    return MemberPass(sigma, members.in_order(matrix.T), averaged, labels, firsts.cumsum(0) - 1)
+    return MemberPass(sigma, members.in_order(matrix.T), averaged, labels, firsts.cumsum(0) - 1, members.count)
 
 
 def _run_chunk(request: Request, members: Members, chunk: list[Batch]) -> list[BatchResult]:

@@ -27,7 +27,7 @@ from peppermill.noise import Noise
 from peppermill.plumbing.files import read_json, write_atomically
 from peppermill.tuning.result import Evaluation, SigmaSearch
 from peppermill.types import Likelihood
-from peppermill.views import View, saved_names, views_named
+from peppermill.views import VIEWS, View, saved_names, views_named
 
 if TYPE_CHECKING:
     from peppermill.datasets.splitting import Split
@@ -151,6 +151,9 @@ def write_recipe(recipe: Recipe, path: str | Path, names: list[str]) -> None:
 def read_recipe(path: str | Path, model: nn.Module) -> Recipe:
     """The recipe in a file; its selection is read by the names of this network's parameters."""
     content = read_content(path)
+    for name in content["views"]:
+        if name not in VIEWS:
+            raise ValueError(f"{path} has the view {name!r}: add its row to `peppermill.views.VIEWS` before loading.")
     try:
         return _recipe(content, parameters.names(model))
     except (KeyError, TypeError, IndexError, AttributeError, ValueError, OverflowError) as error:
@@ -266,7 +269,7 @@ def _recipe(content: dict[str, Any], names: list[str]) -> Recipe:
             search.get("passes"),  # the first files of version one do not have it
         ),
         fingerprint=Fingerprint(**content["fingerprint"]),
-        views=views_named(content["views"]) if content["views"] else (),
+        views=views_named(content["views"]),
         split=split,
     )
 

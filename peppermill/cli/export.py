@@ -50,5 +50,5 @@ def command(
         inputs = map_tensors(lambda t: t[:2], first)
     ensemble = load(pep, source.model, engine="loop")
     ensemble.export(out, inputs)
-    members = ensemble.size if ensemble.sigma else 1
+    members = ensemble.passes
     say(f"wrote {out}: {members} member{'s' * (members > 1)}, {out.stat().st_size / 1e6:.1f} MB")

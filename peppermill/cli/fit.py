@@ -45,6 +45,7 @@ def command(
     search: Annotated[str | None, typer.Option(help=f"How sigma is searched: {options.listed(SEARCHES)}.")] = None,
     iterations: Annotated[int | None, typer.Option(help="Iterations of the golden section; 7 in the paper.")] = None,
     likelihood: options.LikelihoodName = "categorical",
+    views: options.Views = None,
     batch_size: options.BatchSize = 500,
     engine: options.EngineName = "auto",
     precision: options.Precision = None,
@@ -58,6 +59,7 @@ def command(
         "noise": Noise(noise, antithetic, seed),
         "search": search_named(search, lower=lower, upper=upper, iterations=iterations),
         "engine": engine_named(engine, precision),
+        "views": options.names(views),
     }
     pep = fit(source.model, labelled, **{**options.arguments_of(fit, context), **chosen})
     if rank():

@@ -21,6 +21,7 @@ from peppermill.parameters import RULES
 from peppermill.sources import help_for, source_from
 from peppermill.sources.source import Source
 from peppermill.sources.weight_files import load_weights
+from peppermill.views import VIEWS
 
 
 def listed(rows: Mapping[str, Any]) -> str:
@@ -44,6 +45,7 @@ BootstrapSeed = Annotated[int, typer.Option("--seed", help="The seed of the boot
 LikelihoodName = Annotated[str, typer.Option("--likelihood", help=f"Of the labels: {', '.join(LIKELIHOODS)}.")]
 LikelihoodOrOwn = Annotated[str | None, typer.Option("--likelihood", help=f"As in --pep, or {', '.join(LIKELIHOODS)}.")]
 Bins = Annotated[int, typer.Option(help="Bins of the calibration error.")]
+Views = Annotated[list[str] | None, typer.Option(help=f"Members see the inputs and: {listed(VIEWS)}; repeatable.")]
 BatchSize = Annotated[int, typer.Option(help="Items in a batch.")]
 EngineName = Annotated[str, typer.Option("--engine", help=f"How the members run: {listed(ENGINES)}.")]
 Precision = Annotated[str | None, typer.Option(help="Compute in bfloat16 or float16; by default as the network is.")]
@@ -87,6 +89,11 @@ def ensemble(
             f"`--likelihood {likelihood}` contradicts {pep}, fitted with {found.likelihood.name}: leave the option out."
         )
     return found
+
+
+def names(given: list[str] | None) -> list[str]:
+    """Names from an option that may be repeated and may hold several, separated by commas."""
+    return [name.strip() for text in given or () for name in text.split(",")]
 
 
 def numbers(text: str, option: str) -> list[float]:

@@ -52,7 +52,7 @@ class Runner:
         for k, (view, part) in enumerate(members.parts()):
             runner = self.of_view.setdefault(k, Runner(self.name, self.precision))
             for group in runner.groups(part, *view.seen(args, kwargs)):
-                yield lambda args, kwargs, group=group, view=view: group(*view.seen(args, kwargs))
+                yield partial(view.outputs, group)
                 del group
             self.report = runner.report
 

@@ -14,7 +14,6 @@ from peppermill.calibrators.temperature import best_temperature
 from peppermill.data import Batches
 from peppermill.ensemble import PepEnsemble
 from peppermill.evaluation.scores import item_scores, score_named
-from peppermill.likelihood import ensemble_log_likelihoods
 from peppermill.noise import Noise
 from peppermill.passes import MemberPass, Request, run_members
 from peppermill.plumbing.progress import progress
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from peppermill.engines import Engine
     from peppermill.parameters import Selection
     from peppermill.types import Data, Likelihood
+    from peppermill.views import ViewsLike
 
 STEPS = 20  # of the grid across the peak
 
@@ -78,6 +78,7 @@ def sweep_sigma(
     antithetic: bool = True,
     seed: int = 0,
     likelihood: str | Likelihood = "categorical",
+    views: ViewsLike = None,
     bins: int = metrics.BINS,
     batch_size: int = 500,
     engine: str | Engine = "auto",
@@ -89,7 +90,7 @@ def sweep_sigma(
     """
     noise = noise if isinstance(noise, Noise) else Noise(noise, antithetic, seed)
     pep = PepEnsemble.at_sigma(
-        model, 0.0, parameters=parameters, size=size, noise=noise, likelihood=likelihood, engine=engine
+        model, 0.0, parameters=parameters, size=size, noise=noise, likelihood=likelihood, views=views, engine=engine
     )
     pep = pep.with_engine(engine, precision) if isinstance(engine, str) else pep
     return sweep_ensemble(pep, data, sigmas, bins=bins, batch_size=batch_size)
@@ -105,10 +106,11 @@ def sweep_ensemble(
         raise ValueError(f"`sigmas={list(sigmas)}` must be sizes of noise, zero or positive, and finite.")
     batches = Batches(data, pep.model, batch_size=batch_size)
     with progress("sweeping sigma") as tick:
-        request = Request(pep.model, pep.perturbation, pep.likelihood, pep.engine, batches, tick)
+        views, members = pep.recipe.views, pep.perturbation
+        request = Request(pep.model, members, pep.likelihood, pep.engine, batches, tick, views=views)
 
         def log_likelihood(sigma: float) -> float:
-            return float(ensemble_log_likelihoods(run_members(request, sigma).member_log_likelihoods).sum())
+            return float(run_members(request, sigma).log_likelihoods.sum())
 
         if sigmas is None:
             upper = grow_bracket(log_likelihood, START * pep.perturbation.scale()).upper
@@ -121,7 +123,7 @@ def sweep_ensemble(
 def _point(members: MemberPass, likelihood: Likelihood, bins: int) -> SweepPoint:
     averaged, labels = members.averaged, members.labels
     temperature, tempered = best_temperature(averaged, labels)
-    log_likelihoods = ensemble_log_likelihoods(members.member_log_likelihoods)
+    log_likelihoods = members.log_likelihoods
     scores = item_scores(Predictions(averaged, labels, log_likelihoods, likelihood, members.examples), bins)
     return SweepPoint(
         sigma=members.sigma,

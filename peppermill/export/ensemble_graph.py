@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -101,9 +102,10 @@ class EnsembleGraph(nn.Module):
         predictions = []
         for j, attributes in enumerate(self.attributes):
             params = {name: getattr(self, attribute) for name, attribute in attributes.items()}
-            seen = self.views[j % len(self.views)].seen(args, kwargs)
-            outputs = output_tensor(torch.func.functional_call(self.code[0], params, *seen))
-            predictions.append(self.likelihood.predict(outputs))
+            call = partial(torch.func.functional_call, self.code[0], params)
+            view = self.views[j % len(self.views)]
+            outputs = view.outputs(lambda *seen, call=call: output_tensor(call(*seen)).unsqueeze(0), args, kwargs)
+            predictions.append(self.likelihood.predict(outputs.squeeze(0)))
         averaged = self.calibrator(mean_prediction(self.likelihood, torch.stack(predictions)))
         return named_outputs(self.likelihood, self.likelihood.outputs(averaged))
 

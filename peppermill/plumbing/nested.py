@@ -36,6 +36,13 @@ def digest_of(batch: Any, digest: int = 0) -> int:
     return total[0]
 
 
+def shapes_of(inputs: Inputs) -> list[list[int]]:
+    """The shapes of the tensors of a batch, in order."""
+    shapes: list[list[int]] = []
+    map_tensors(lambda t: shapes.append(list(t.shape)), inputs)
+    return shapes
+
+
 def bytes_of(inputs: Inputs) -> int:
     """The memory that the tensors of a batch take."""
     sizes: list[int] = []

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from peppermill.calibrators.temperature import best_temperature, warn_at_limit
-from peppermill.likelihood import ensemble_log_likelihoods
 from peppermill.passes import MemberPass, Request, run_members
 from peppermill.tuning.result import Evaluation, SigmaSearch, check_interval, warn_about
 from peppermill.tuning.search import GOLDEN, GROWTH, Memo, Search, golden_section, grow_bracket
@@ -57,7 +56,7 @@ class Golden:
         for edge, reached in ((self.upper, found.upper), (self.lower, found.lower)):
             if edge and edge == reached:
                 evaluate(edge)  # tells whether the maximum lies at the end of the interval or inside
-        passes = 1.0 + request.perturbation.size * (len(known) - 1)
+        passes = float(sum(request.members(sigma).count for sigma in known))
         search = SigmaSearch(tuple(known.values()), found.lower, found.upper, len(network.labels), joint, passes)
         warn_about(search, self.lower, self.upper)
         if joint:
@@ -77,7 +76,7 @@ class Golden:
 
 def evaluate_pass(members: MemberPass, joint: bool, weights: Tensor | None = None) -> Evaluation:
     """L(sigma) of eq. 6 and, if `joint`, the best T, both from one pass; `weights`, [N], weigh the items."""
-    rows = ensemble_log_likelihoods(members.member_log_likelihoods).double()
+    rows = members.log_likelihoods.double()
     value = float((rows if weights is None else weights * rows).sum())
     if not math.isfinite(value):
         return Evaluation(members.sigma, -math.inf, 1.0, -math.inf)

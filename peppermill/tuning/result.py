@@ -74,7 +74,7 @@ def warn_about(search: SigmaSearch, lower: float | None, upper: float | None) ->
     if sigma == 0:
         warn_user(
             "noise does not help here: no sigma that was tried beats sigma = 0 on the validation data, so the "
-            f"ensemble is the network itself{' with a temperature' if search.joint else ''}."
+            f"ensemble is the network without noise{', with a temperature' if search.joint else ''}."
         )
     elif edges:
         warn_user(

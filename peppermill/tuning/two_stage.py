@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from peppermill.calibrators.temperature import warn_at_limit
-from peppermill.likelihood import ensemble_log_likelihoods, temper
+from peppermill.likelihood import temper
 from peppermill.passes import Request, run_members
 from peppermill.tuning.gain_curve import GainCurve
 from peppermill.tuning.golden import START, evaluate_pass
@@ -84,16 +84,16 @@ class LikelihoodCurve:
             self.known[sigma] = found = evaluate_pass(members, self.joint, weights)
             tempered = temper(members.averaged, found.temperature)
             self.rows[sigma] = (
-                ensemble_log_likelihoods(members.member_log_likelihoods),
+                members.log_likelihoods,
                 self.request.likelihood.log_likelihoods(tempered, members.labels),
             )
         return self.known[sigma]
 
     @property
     def passes(self) -> float:
-        """Forward passes of one network over all data; sigma = 0 needs one, any other sigma m."""
-        size, share = self.request.perturbation.size, self.subsample.share if self.subsample else 1.0
-        return share * sum(size if sigma else 1 for sigma in self.known)
+        """Forward passes of one network over all data; sigma = 0 needs one (for each view), any other m."""
+        share = self.subsample.share if self.subsample else 1.0
+        return share * sum(self.request.members(sigma).count for sigma in self.known)
 
     def standard_error(self, sigma: float, tempered: bool) -> float:
         """The standard error of the gain over sigma = 0, from the differences item by item."""

@@ -10,16 +10,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from peppermill.plumbing.nested import as_arguments, map_tensors
+from torch import Tensor
+
+from peppermill.plumbing.nested import as_arguments, shapes_of
 from peppermill.types import Inputs
-from peppermill.views.flips import horizontal_flip, vertical_flip
+from peppermill.views.flips import Flip
 
 
 @dataclass(frozen=True)
 class View:
     """One view: its name, a line of help, and the function that makes it from a batch of inputs.
 
-    The function gets the inputs as the network takes them: a tensor, a tuple or a dict.
+    The function gets the inputs as the network takes them: a tensor, a tuple or a dict; (args, kwargs) if a call has
+    both. A method `undo(outputs, inputs)` of it turns outputs [members, batch, ...] back, as labels of pixels need.
     """
 
     name: str
@@ -28,28 +31,34 @@ class View:
 
     def seen(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments of a call with this view of the inputs."""
-        inputs: Inputs = kwargs if kwargs and not args else args[0] if len(args) == 1 else args
-        changed = self.function(inputs)
-        if changed is inputs:
-            return args, kwargs
-        before, after = _shapes(inputs), _shapes(changed)
+        before, changed = shapes_of((args, kwargs)), self.function(_inputs(args, kwargs))
+        after = shapes_of(changed)
         if before != after:
             raise ValueError(
                 f"the view {self.name!r} turns inputs of shapes {before} into {after}: a view must keep every shape."
             )
-        extra = kwargs if inputs is not kwargs else {}
-        args, kwargs = as_arguments(changed)
-        return args, {**kwargs, **extra}
+        return changed if args and kwargs else as_arguments(changed)
+
+    def outputs(self, call: Callable[..., Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+        """The outputs of `call`, [members, batch, ...], for this view, turned back."""
+        found = call(*self.seen(args, kwargs))
+        undo = getattr(self.function, "undo", None)
+        return undo(found, _inputs(args, kwargs)) if undo else found
 
 
-IDENTITY = View("identity", "the inputs as they are", lambda inputs: inputs)
+def unchanged(inputs: Inputs) -> Inputs:
+    """The inputs as they are."""
+    return inputs
+
+
+IDENTITY = View("identity", "the inputs as they are", unchanged)
 
 #: The views by name. A new one is one function and one row.
 VIEWS = {
     row.name: row
     for row in (
-        View("horizontal_flip", "pictures mirrored left to right", horizontal_flip),
-        View("vertical_flip", "pictures mirrored top to bottom", vertical_flip),
+        View("horizontal_flip", "pictures mirrored left to right", Flip(-1)),
+        View("vertical_flip", "pictures mirrored top to bottom", Flip(-2)),
     )
 }
 
@@ -58,37 +67,33 @@ ViewsLike: TypeAlias = "str | Callable[[Any], Any] | Sequence[str | Callable[[An
 
 
 def views_named(views: ViewsLike) -> tuple[View, ...]:
-    """The plain inputs first, then these views; empty if there are none."""
-    if views is None or views == ():
-        return ()
+    """The inputs as they are first, then these views; empty if there are none."""
+    given: Sequence[Any] = views if isinstance(views, (list, tuple)) else () if views is None else (views,)
     chosen = []
-    for view in (views,) if isinstance(views, (str, View)) or callable(views) else tuple(views):
+    for view in given:
         if isinstance(view, str) and view not in VIEWS:
             raise ValueError(f"`views={view!r}` is unknown: choose from {', '.join(VIEWS)}, or give a function.")
-        if isinstance(view, str):
-            chosen.append(VIEWS[view])
-        elif isinstance(view, View):
-            chosen.append(view)
+        if isinstance(view, (str, View)):
+            chosen.append(VIEWS[view] if isinstance(view, str) else view)
         elif callable(view):
-            chosen.append(View(getattr(view, "__name__", "view"), "a function of yours", view))
+            chosen.append(View(getattr(view, "__name__", type(view).__name__), "a function of yours", view))
         else:
             raise TypeError(f"`views={view!r}` is neither the name of a view nor a function of a batch.")
-    return (IDENTITY, *(view for view in chosen if view is not IDENTITY))
-
-
-def _shapes(inputs: Inputs) -> list[list[int]]:
-    found: list[list[int]] = []
-    map_tensors(lambda tensor: found.append(list(tensor.shape)), inputs)
-    return found
+    return (IDENTITY, *(view for view in chosen if view != IDENTITY)) if chosen else ()
 
 
 def saved_names(views: tuple[View, ...]) -> list[str]:
     """The names under which views are saved; a function of the user's has none."""
-    names = [view.name for view in views if view is not IDENTITY]
     for view in views:
-        if view is not IDENTITY and VIEWS.get(view.name) is not view:
+        if view not in (IDENTITY, VIEWS.get(view.name)):
             raise ValueError(
                 f"the view {view.name!r} is a function, and files hold names: add a row to "
                 "`peppermill.views.VIEWS` before fitting, and before loading."
             )
-    return names
+    return [view.name for view in views if view != IDENTITY]
+
+
+def _inputs(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Inputs:
+    if args and kwargs:
+        return args, kwargs
+    return kwargs or (args[0] if len(args) == 1 else args)

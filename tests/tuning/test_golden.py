@@ -105,7 +105,7 @@ def test_joint_tuning_finds_the_peak_of_the_profile_on_a_fine_grid(overfitted):
 
 def test_sigma_is_zero_if_noise_does_not_help_and_a_plain_statement_says_so():
     with pytest.warns(
-        pm.PepWarning, match="noise does not help here: no sigma that was tried beats sigma = 0 .* itself.$"
+        pm.PepWarning, match="noise does not help here: no sigma that was tried beats sigma = 0 .* without noise.$"
     ):
         search = Curve(lambda sigma: -1 - sigma).tune(Golden())
     assert search.best.sigma == 0
@@ -113,7 +113,7 @@ def test_sigma_is_zero_if_noise_does_not_help_and_a_plain_statement_says_so():
 
 
 def test_with_a_temperature_the_statement_says_so():
-    with pytest.warns(pm.PepWarning, match="the ensemble is the network itself with a temperature"):
+    with pytest.warns(pm.PepWarning, match="the ensemble is the network without noise, with a temperature"):
         search = Curve(lambda sigma: -0.1 - sigma).tune(Golden(), joint=True)
     assert search.best.sigma == 0
     assert search.gain > 0
