@@ -8,7 +8,7 @@ in order, so that data sorted by class are represented, and nothing about it is 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -20,7 +20,7 @@ from peppermill.data import MEMORY_BYTES, Batches
 from peppermill.likelihood import example_rows
 from peppermill.passes import Request
 from peppermill.plumbing.nested import bytes_of, map_tensors
-from peppermill.types import Batch, Inputs
+from peppermill.types import Inputs
 
 SUBSAMPLE_FRACTION = 1 / 16
 MIN_SUBSAMPLE_EXAMPLES = 100
@@ -36,10 +36,11 @@ class Subsample:
     data: Batches
     weights: Tensor
     share: float
+    example_weights: Tensor
 
 
-def cut_subsample(request: Request, log_likelihoods: Tensor) -> Subsample | None:
-    """A subsample of the request's data, by the network's own ln L_i, [N], at sigma = 0.
+def cut_subsample(request: Request, log_likelihoods: Tensor, fraction: float = SUBSAMPLE_FRACTION) -> Subsample | None:
+    """About this fraction of the request's data, by the network's own ln L_i, [N], at sigma = 0.
 
     None if the data are small, or if the rows of the inputs are not the examples.
     """
@@ -52,7 +53,7 @@ def cut_subsample(request: Request, log_likelihoods: Tensor) -> Subsample | None
         examples, size, largest = examples + len(labels), size + bytes_of(inputs), max(largest, len(labels))
     if examples < MIN_DATA_EXAMPLES:
         return None
-    share = min(max(SUBSAMPLE_FRACTION, MIN_SUBSAMPLE_EXAMPLES / examples), MEMORY_BYTES / max(size, 1))
+    share = min(max(fraction, MIN_SUBSAMPLE_EXAMPLES / examples), MEMORY_BYTES / max(size, 1))
     # A density may exceed 1, so surprise is measured from the data's largest. The square root comes nearest to how much
     # noise changes the log-likelihood.
     surprises = (log_likelihoods.max() - log_likelihoods).cpu().double().sqrt()
@@ -64,8 +65,9 @@ def cut_subsample(request: Request, log_likelihoods: Tensor) -> Subsample | None
     chosen = ends.floor() > (ends - chances).floor()  # whenever the sum of the chances passes a whole number
     count = int(chosen.sum())
     most = min(largest, max(MIN_BATCH_EXAMPLES, math.ceil(count / BATCHES)))
-    weights = 1 / chances.clamp(max=1)[example[chosen[example]]]
-    return Subsample(request.data.alike(list(_cut(request.data, chosen, most))), weights, count / examples)
+    weights = 1 / chances.clamp(max=1)
+    data = request.data.alike(list(cut(request.data, chosen, most)))
+    return Subsample(data, weights[example[chosen[example]]], count / examples, weights[chosen])
 
 
 def _rows_are_examples(inputs: Inputs, count: int) -> bool:
@@ -76,8 +78,11 @@ def _rows_are_examples(inputs: Inputs, count: int) -> bool:
     return bool(rows) and all(rows) and all(leaf is None or isinstance(leaf, (bool, int, float)) for leaf in others)
 
 
-def _cut(data: Batches, chosen: Tensor, most: int) -> Iterator[Batch]:
-    """The chosen examples in order, in even batches of at most `most`; different shapes, as of texts, stay apart."""
+def cut(data: Iterable[Any], chosen: Tensor, most: int) -> Iterator[Any]:
+    """The chosen examples in order, in even batches of at most `most`; different shapes, as of texts, stay apart.
+
+    A batch is (inputs, labels), with more tensors after the labels if there are any.
+    """
     parts, start = [], 0
     for batch in data:
         rows = chosen[start : start + len(batch[1])]
