@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from peppermill.tuning.golden import Golden
     from peppermill.tuning.two_stage import TwoStage
     from peppermill.types import Likelihood, PepWarning, Predictor
+    from peppermill.uncertainty import Uncertainty
 
     __version__: str
 
@@ -68,6 +69,7 @@ __all__ = [
     "Sweep",
     "Tempered",
     "TwoStage",
+    "Uncertainty",
     "WeightAverage",
     "alone",
     "carried_by",
@@ -126,6 +128,7 @@ _NAMES_BY_MODULE = {
     "tuning.golden": "Golden",
     "tuning.two_stage": "TwoStage",
     "types": "Likelihood PepWarning Predictor",
+    "uncertainty": "Uncertainty",
 }
 _MODULE_OF = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names.split()}
 

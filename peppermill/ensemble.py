@@ -26,6 +26,7 @@ from peppermill.predictions import Predictions, predict
 from peppermill.recipe import Recipe, difference, fingerprint, read_fingerprint, read_recipe, write_recipe
 from peppermill.tuning.result import SigmaSearch
 from peppermill.types import Data, Inputs, Likelihood
+from peppermill.uncertainty import Spread, Uncertainty, named
 from peppermill.views import ViewsLike, views_named
 
 UNCALIBRATED = Temperature(1.0)
@@ -140,17 +141,33 @@ class PepEnsemble(nn.Module):
         predictions = self.member_predictions(*args, **kwargs)
         return torch.stack([self.likelihood.outputs(prediction) for prediction in predictions])
 
-    def member_pass(self, data: Data | Batches) -> MemberPass:
+    @torch.no_grad()
+    def uncertainty(self, *args: Any, **kwargs: Any) -> Uncertainty:
+        """How sure the members are of each item, or of each pixel, [batch, ...]: see `Uncertainty`."""
+        members, likelihood, spread, total = self._members(), self.likelihood, Spread(self.likelihood), None
+        for group in self.engine.groups(members, args, kwargs):
+            for outputs in group(args, kwargs):
+                predictions = likelihood.predict(outputs)
+                predictions = predictions.to(torch.float32 if predictions.device.type == "mps" else torch.float64)
+                total = likelihood.accumulate(total, predictions)
+                spread.add(predictions)
+            del group  # or its weights would be alive while the next group's are made
+        averaged = likelihood.average(total, members.count)
+        values = spread.values(averaged, self.calibrator)
+        return named(values, likelihood, likelihood.outputs(self.calibrator(averaged)))
+
+    def member_pass(self, data: Data | Batches, *, uncertainty: bool = False) -> MemberPass:
         """ln L_i(theta_j), [m, N], and the averaged predictions [N, K] for all items of the data."""
         batches = data if isinstance(data, Batches) else Batches(data, self.model)
         with progress(f"{self.size} members at sigma = {self.sigma:.4g}") as tick:
             keep, views = True, self.recipe.views
             given = Request(self.model, self.perturbation, self.likelihood, self.engine, batches, tick, keep, views)
+            given = replace(given, uncertainty=self.calibrator if uncertainty else None)
             return run_members(given, self.sigma)
 
-    def predict_items(self, data: Data | Batches) -> Predictions:
+    def predict_items(self, data: Data | Batches, *, uncertainty: bool = False) -> Predictions:
         """The ensemble's prediction for all items of the data."""
-        return self.predictions_of(self.member_pass(data))
+        return self.predictions_of(self.member_pass(data, uncertainty=uncertainty))
 
     def predictions_of(self, members: MemberPass) -> Predictions:
         """The ensemble's prediction from a pass that its members have already made."""
@@ -159,7 +176,8 @@ class PepEnsemble(nn.Module):
             log_likelihoods = members.log_likelihoods
         else:
             log_likelihoods = self.likelihood.log_likelihoods(log_probs, members.labels)
-        return Predictions(log_probs, members.labels, log_likelihoods, self.likelihood, members.examples)
+        found = Predictions(log_probs, members.labels, log_likelihoods, self.likelihood, members.examples)
+        return replace(found, uncertainty=members.uncertainty)
 
     def item_effects(self, data: Data | Batches) -> Tensor:
         """ln of the ensemble's likelihood minus the network's for every item, [N]: who is helped and who is hurt.

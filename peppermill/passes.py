@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import torch
@@ -17,10 +18,12 @@ from peppermill.plumbing.devices import state_of
 from peppermill.plumbing.modes import explain_shapes, refuse_training_mode
 from peppermill.plumbing.nested import as_arguments, digest_of
 from peppermill.types import Batch, Likelihood, Tick
+from peppermill.uncertainty import Calibrate, Spread, Uncertainty, named
 from peppermill.views import View
 
-#: ln L_i(theta_j) [m, n], the ensemble's prediction [n, K], the labels [n] and `first_items` [n] of one batch.
-BatchResult = tuple[Tensor, Tensor, Tensor, Tensor]
+#: ln L_i(theta_j) [m, n], the ensemble's prediction [n, K], the labels [n] and `first_items` [n] of one batch, and the
+#: uncertainties [n, names] if they are asked for.
+BatchResult = tuple[Tensor, ...]
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,7 @@ class MemberPass:
     labels: Tensor  # [N]
     examples: Tensor | None = None  # the number of each item's example, [N]; None if every item is one
     different: int | None = None  # this many rows; at sigma = 0 the others repeat them
+    uncertainty: Uncertainty | None = None  # if it was asked for
 
     @property
     def log_likelihoods(self) -> Tensor:
@@ -52,6 +56,7 @@ class Request:
     tick: Tick = field(default=lambda items: None)
     keep: bool = False  # whether the same members will run again, so that their weights are worth keeping
     views: tuple[View, ...] = ()
+    uncertainty: Calibrate | None = None  # if it is asked for, the calibrator that will be applied after averaging
 
     def members(self, sigma: float) -> Members:
         noise, size, selected = self.perturbation.noise, self.perturbation.size, tuple(self.perturbation.center)
@@ -70,7 +75,8 @@ def run_members(request: Request, sigma: float) -> MemberPass:
     with explain_shapes(request.model):
         for chunk in request.data.share().chunks():
             results += _run_chunk(request, members, chunk) if chunk else []
-    columns = [torch.zeros(0, device=request.data.device)] * 4  # of a process without batches
+    none = torch.zeros(0, device=request.data.device)  # of a process without batches
+    columns = [none] * (4 if request.uncertainty is None else 5)
     if results:
         columns = [torch.cat(column) for column in zip(*[(rows.T, *rest) for rows, *rest in results], strict=True)]
     if grouped():
@@ -80,10 +86,11 @@ def run_members(request: Request, sigma: float) -> MemberPass:
             facts[f"number of items in `{request.data.argument}`"] = request.data.count_items()
             facts |= {"`parameters`": list(members.selected), "weights": digest_of(list(state_of(request.model)))}
         columns = gather_rows(columns, [len(result[-1]) for result in results], facts)
-    matrix, averaged, labels, firsts = columns
+    matrix, averaged, labels, firsts, *rest = columns
     if not len(labels):
         raise ValueError(f"`{request.data.argument}` has no item that counts: every label is the ignored one.")
-    return MemberPass(sigma, members.in_order(matrix.T), averaged, labels, firsts.cumsum(0) - 1, members.count)
+    uncertainty, examples = named(rest[0], request.likelihood) if rest else None, firsts.cumsum(0) - 1
+    return MemberPass(sigma, members.in_order(matrix.T), averaged, labels, examples, members.count, uncertainty)
 
 
 def _run_chunk(request: Request, members: Members, chunk: list[Batch]) -> list[BatchResult]:
@@ -91,6 +98,7 @@ def _run_chunk(request: Request, members: Members, chunk: list[Batch]) -> list[B
     likelihood = request.likelihood
     rows: list[list[Tensor]] = [[] for _ in chunk]
     totals: list[Tensor | None] = [None] * len(chunk)
+    spreads = [Spread(likelihood) for _ in chunk]
     counted = [labels for _, labels in chunk]
     for group in request.engine.groups(members, *as_arguments(chunk[0][0])):
         for k, (inputs, labels) in enumerate(chunk):
@@ -106,8 +114,14 @@ def _run_chunk(request: Request, members: Members, chunk: list[Batch]) -> list[B
                     )
                 rows[k].append(likelihood.log_likelihoods(predictions, counted[k]))
                 totals[k] = likelihood.accumulate(totals[k], predictions)
+                if request.uncertainty is not None:
+                    spreads[k].add(predictions)
                 request.tick(len(labels))
         del group  # or the next group's weights would be made while these are alive
     averages = [likelihood.average(total, members.count) for total in totals if total is not None]
     firsts = [first_items(likelihood, labels) for _, labels in chunk]
-    return list(zip(map(torch.stack, rows), averages, counted, firsts, strict=True))
+    columns: list[Iterable[Tensor]] = [map(torch.stack, rows), averages, counted, firsts]
+    if request.uncertainty is not None:
+        pairs = zip(spreads, averages, strict=True)
+        columns.append([spread.values(average, request.uncertainty) for spread, average in pairs])
+    return list(zip(*columns, strict=True))

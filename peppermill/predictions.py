@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -17,13 +17,15 @@ from peppermill.plumbing.modes import as_network, explain_shapes, refuse_trainin
 from peppermill.plumbing.nested import call, digest_of, map_tensors, output_tensor
 from peppermill.plumbing.progress import progress
 from peppermill.types import Data, Inputs, Likelihood
+from peppermill.uncertainty import Uncertainty, without_members
 
 
 @dataclass(frozen=True)
 class Predictions:
     """For N items: normalised log-probabilities [N, K], labels [N], ln L_i [N], and the number of its example, [N].
 
-    An image is the example of all its pixels. Without `examples` every item is one.
+    An image is the example of all its pixels. Without `examples` every item is one. `uncertainty` is there if it was
+    asked for.
     """
 
     log_probs: Tensor
@@ -31,24 +33,33 @@ class Predictions:
     log_likelihoods: Tensor
     likelihood: Likelihood
     examples: Tensor | None = None
+    uncertainty: Uncertainty | None = None
 
 
 def predict(
-    predictor: Any, data: Data | Batches, *, likelihood: str | Likelihood | None = None, argument: str = "data"
+    predictor: Any,
+    data: Data | Batches,
+    *,
+    likelihood: str | Likelihood | None = None,
+    argument: str = "data",
+    uncertainty: bool = False,
 ) -> Predictions:
     """The predictions of a network, a PepEnsemble or any other Predictor; `Predictions` are returned as they are.
 
     A predictor may have its own method `predict_items`. In a process group each process predicts its share of the
-    batches, and every process gets the predictions for all items.
+    batches, and every process gets the predictions for all items. With `uncertainty`, a PepEnsemble also says how sure
+    its members are of each item, and any other predictor gives the `confidence` and `entropy` of its predictions.
     """
     if isinstance(predictor, Predictions):
         return predictor
     predictor = as_network(predictor)
     batches = data if isinstance(data, Batches) else Batches(data, predictor, argument=argument)
     if hasattr(predictor, "predict_items"):
-        found: Predictions = predictor.predict_items(batches)
+        found: Predictions = predictor.predict_items(batches, **({"uncertainty": True} if uncertainty else {}))
     else:
         found = _predict(predictor, batches, likelihood_of(predictor, likelihood))
+        if uncertainty:
+            found = replace(found, uncertainty=without_members(found.log_probs, found.likelihood))
     _check(found.log_probs, batches.argument)
     return found
 

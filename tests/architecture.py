@@ -35,6 +35,7 @@ READING_ORDER = [
     "noise.py",
     "perturbation.py",
     "likelihood.py",
+    "uncertainty.py",
     "datasets/disk_cache.py",
     "data.py",
     "views/",

@@ -36,6 +36,7 @@ NAMES = [
     "Sweep",
     "Tempered",
     "TwoStage",
+    "Uncertainty",
     "WeightAverage",
     "alone",
     "carried_by",

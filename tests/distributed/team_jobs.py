@@ -197,13 +197,14 @@ def likelihoods(name: str) -> list[Any]:
     labels = {"gaussian": inputs[:, 0], "bernoulli": torch.stack([labels > 0, labels > 1], dim=1).long()}[name]
     data = Batches((inputs, labels), model, batch_size=4)
     pep = pm.fit(model, (inputs, labels), size=3, search=pm.Golden(iterations=2), likelihood=name, batch_size=4)
-    found = pep.predict_items(data)
+    found = pm.predict(pep, data, uncertainty=True)
     return [
         pep.sigma,
         list(pep.search.points),
         found.log_probs.tolist(),
         found.labels.tolist(),
         str(found.labels.dtype),
+        {key: values.tolist() for key, values in found.uncertainty.values.items()},
     ]
 
 
