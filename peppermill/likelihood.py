@@ -17,6 +17,7 @@ from peppermill.plumbing.warnings import warn_user
 from peppermill.types import Likelihood
 
 MIN_SUSPICIOUS_OUTPUTS = 10  # this many logits hardly lie in 0..1 by chance
+MIN_SUSPICIOUS_ROWS = 5  # this many rows of logits hardly sum to 1 by chance
 
 
 def ensemble_log_likelihoods(member_log_likelihoods: Tensor) -> Tensor:
@@ -39,6 +40,14 @@ def first_items(likelihood: Likelihood, labels: Tensor) -> Tensor:
     """1 for the first item of each example and 0 for its others, [N]; summed up, they number the examples."""
     rows = example_rows(likelihood, labels)
     return (rows.diff(prepend=rows.new_tensor([-1])) > 0).long()
+
+
+def check_batch(likelihood: Likelihood, outputs: Tensor, labels: Tensor, small: list[tuple[Tensor, Tensor]]) -> None:
+    """Check a batch, and a small one also together with those before it: few rows may sum to 1 by chance."""
+    likelihood.check(outputs, labels)
+    if outputs.ndim < 3 and len(outputs) < MIN_SUSPICIOUS_OUTPUTS > sum(len(known) for _, known in small):
+        small.append((outputs, labels))
+        likelihood.check(*(torch.cat(column) for column in zip(*small, strict=True)))
 
 
 def temper(log_probs: Tensor, temperature: float) -> Tensor:
@@ -83,7 +92,8 @@ class Categorical:
         self._check_range(labels, outputs.shape[self.class_dimension])
         probabilities = outputs.detach().movedim(self.class_dimension, -1)
         sums_to_one = (probabilities.float().sum(dim=-1) - 1).abs() < max(1e-3, torch.finfo(outputs.dtype).eps)
-        if len(outputs) and bool((probabilities >= 0).all()) and bool(sums_to_one.all()):
+        enough = sums_to_one.numel() >= MIN_SUSPICIOUS_ROWS
+        if enough and bool((probabilities >= 0).all()) and bool(sums_to_one.all()):
             raise ValueError(
                 "the network's outputs look like probabilities (every row sums to 1), not logits. Remove the last "
                 "softmax (Keras: `model.layers[-1].activation = keras.activations.linear`), or return "

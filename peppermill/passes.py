@@ -12,7 +12,7 @@ from peppermill.data import Batches
 from peppermill.distributed.gather import gather_rows
 from peppermill.distributed.group import grouped
 from peppermill.engines import Engine, Members
-from peppermill.likelihood import ensemble_log_likelihoods, first_items
+from peppermill.likelihood import check_batch, ensemble_log_likelihoods, first_items
 from peppermill.perturbation import Perturbation
 from peppermill.plumbing.devices import state_of
 from peppermill.plumbing.modes import explain_shapes, refuse_training_mode
@@ -100,11 +100,12 @@ def _run_chunk(request: Request, members: Members, chunk: list[Batch]) -> list[B
     totals: list[Tensor | None] = [None] * len(chunk)
     spreads = [Spread(likelihood) for _ in chunk]
     counted = [labels for _, labels in chunk]
+    small: list[tuple[Tensor, Tensor]] = []
     for group in request.engine.groups(members, *as_arguments(chunk[0][0])):
         for k, (inputs, labels) in enumerate(chunk):
             for outputs in group(*as_arguments(inputs)):
-                if not rows[k]:
-                    likelihood.check(outputs, labels)
+                if not rows[k] and (members.sigma == 0 or members.keep):  # a search checks its data at sigma = 0
+                    check_batch(likelihood, outputs, labels, small)
                 predictions, counted[k] = likelihood.items(likelihood.predict(outputs), labels)
                 predictions = predictions.to(torch.float32 if predictions.device.type == "mps" else torch.float64)
                 if members.sigma == 0 and not bool(predictions.isfinite().all()):

@@ -11,7 +11,7 @@ from torch import Tensor
 from peppermill.data import Batches
 from peppermill.distributed.gather import gather_rows
 from peppermill.distributed.group import grouped
-from peppermill.likelihood import first_items, likelihood_named
+from peppermill.likelihood import check_batch, first_items, likelihood_named
 from peppermill.plumbing.devices import state_of
 from peppermill.plumbing.modes import as_network, explain_shapes, refuse_training_mode
 from peppermill.plumbing.nested import call, digest_of, map_tensors, output_tensor
@@ -99,10 +99,11 @@ def likelihood_of(predictor: Any, likelihood: str | Likelihood | None, *others: 
 def _predict(predictor: Any, batches: Batches, likelihood: Likelihood) -> Predictions:
     refuse_training_mode(predictor)
     parts = []
+    small: list[tuple[Tensor, Tensor]] = []
     with progress("predicting") as tick, explain_shapes(predictor):
         for inputs, labels in batches.share():
             outputs = output_tensor(call(predictor, inputs))
-            likelihood.check(outputs, labels)
+            check_batch(likelihood, outputs, labels, small)
             predicted = likelihood.items(likelihood.predict(outputs).double(), labels)
             parts.append((*predicted, first_items(likelihood, labels)))
             tick(len(labels))

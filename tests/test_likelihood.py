@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -237,6 +238,36 @@ def test_probabilities_are_recognized_in_half_precision(dtype):
 
 def test_logits_that_are_positive_are_not_taken_for_probabilities():
     Categorical().check(normal(5, 3).abs(), torch.zeros(5, dtype=torch.long))
+
+
+def test_one_row_that_sums_to_one_is_no_evidence():
+    Categorical().check(torch.tensor([[0.3, 0.7]]), torch.tensor([1]))
+
+
+def test_logits_that_now_and_then_sum_to_one_are_no_alarm_in_batches_of_one():
+    """About one item in fifty has logits above 0 that sum to 1 by less than 0.001, and so has any member."""
+    torch.manual_seed(0)
+    x = torch.rand(400, 1)
+    model = torch.nn.Linear(1, 2).eval()
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([[0.1], [-0.09]]))
+        model.bias.copy_(torch.tensor([0.3, 0.697]))
+    likely = ((model(x).sum(dim=1) - 1).abs() < 1e-3) & (model(x) >= 0).all(dim=1)
+    assert 5 < int(likely.sum()) < 100
+    data = [(row[None], torch.tensor([k % 2])) for k, row in enumerate(x)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", pm.PepWarning)
+        pep = pm.fit(model, data, size=4)
+    assert pm.evaluate(model, data).items == pm.evaluate(pep.with_sigma(1e-4), data).items == 400
+
+
+@pytest.mark.parametrize("sigma", [0.0, 0.1])
+def test_probabilities_are_recognized_in_batches_of_one(sigma):
+    model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Softmax(dim=1)).eval()
+    data = [(normal(1, 3, dtype=torch.float32), torch.zeros(1, dtype=torch.long)) for _ in range(12)]
+    for predictor in (model, pm.PepEnsemble.at_sigma(model, sigma, size=2)):
+        with pytest.raises(ValueError, match="look like probabilities"):
+            pm.evaluate(predictor, data)
 
 
 def test_a_batch_without_items_is_not_taken_for_probabilities():
