@@ -1,4 +1,4 @@
-"""Trained networks to measure on: those of Table 2, one seed each, and a ResNet-56 that others trained.
+"""Trained networks to measure on: those of Table 2, one seed each, and two ResNets that others trained.
 
 The networks of Table 2 are trained once, as the paper trained them but on fewer images where 15 epochs of all of them
 take a CPU too long, and kept in `.local/trained/`. `python -m benchmarks.trained` trains them all.
@@ -18,8 +18,9 @@ from benchmarks.networks import ResNet
 
 FOLDER = Path(__file__).resolve().parent.parent / ".local" / "trained"
 IMAGES = {"mnist-mlp": 50_000, "mnist-cnn": 12_000, "fashion-mnist": 12_000, "cifar10": 20_000, "cifar100": 20_000}
-RESNET_FILE = "cifar10-resnets/resnet56-4bfd9763.th"  # github akamaster/pytorch_resnet_cifar10
-MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of that network's inputs
+#: By depth, files of github akamaster/pytorch_resnet_cifar10.
+RESNET_FILES = {20: "cifar10-resnets/resnet20-12fca82f.th", 56: "cifar10-resnets/resnet56-4bfd9763.th"}
+MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of their inputs
 
 #: A network in evaluation mode and the validation data on which to tune it.
 Trained = tuple[nn.Module, tuple[Tensor, Tensor]]
@@ -47,13 +48,13 @@ def table2(name: str) -> Trained:
     return network.eval(), found.validation
 
 
-def resnet56(images: int = 1000) -> Trained:
-    """ResNet-56 on CIFAR-10 and images of the test set: its training saw all others."""
+def resnet(depth: int, images: int = 1000) -> Trained:
+    """A ResNet on CIFAR-10 and images of the test set: its training saw all others."""
     from experiments.image_sets import read_image_set
 
-    file = Path(os.environ["PEPPERMILL_DATA"]) / RESNET_FILE
+    file = Path(os.environ["PEPPERMILL_DATA"]) / RESNET_FILES[depth]
     published = torch.load(file, map_location="cpu", weights_only=True)["state_dict"]
-    network = ResNet(blocks=9)
+    network = ResNet(blocks=(depth - 2) // 6)
     network.load_state_dict({name.removeprefix("module."): value for name, value in published.items()})
     inputs, labels = (part[:images] for part in read_image_set("cifar10").test)
     normal = (inputs / 255 - torch.tensor(MEAN)[:, None, None]) / torch.tensor(DEVIATION)[:, None, None]

@@ -44,7 +44,6 @@ READING_ORDER = [
     "predictions.py",
     "metrics.py",
     "tuning/search.py",
-    "tuning/gain_curve.py",
     "calibrators/",
     "tuning/result.py",
     "tuning/subsample.py",

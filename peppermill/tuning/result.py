@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from peppermill.plumbing.warnings import warn_user
 
+ROUNDING = 1e-6  # in nats for each item: a smaller gain may be float32 arithmetic, which differs with the batch size
+
 
 @dataclass(frozen=True)
 class Evaluation:
@@ -40,8 +42,9 @@ class SigmaSearch:
 
     @property
     def best(self) -> Evaluation:
-        """The evaluation with the largest value; of equals, the smallest sigma."""
-        return max(self.evaluations, key=lambda e: (self._value(e), -e.sigma))
+        """The evaluation with the largest value, if it gains more over sigma = 0 than rounding; else sigma = 0."""
+        best = max(self.evaluations, key=lambda e: (self._value(e), -e.sigma))
+        return best if self._value(best) - self._value(self.baseline) > ROUNDING * self.items else self.baseline
 
     @property
     def baseline(self) -> Evaluation:

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from peppermill.tuning.gain_curve import GainCurve
+from peppermill.tuning.two_stage import GainCurve
 
 SIGMAS = tuple(0.1 * 1.27**step for step in range(-6, 9))
 

@@ -132,6 +132,36 @@ def test_a_subsample_that_sees_no_gain_does_not_have_the_last_word():
     assert min(curve.asked["sampled"][1:]) < 0.02
 
 
+@pytest.mark.parametrize("rounding", [-1e-8, 0.0, 1e-8, 7e-8])
+def test_a_gain_that_may_be_rounding_is_none(rounding):
+    """All items gain 2e-4 at 0.02; the subsample falls, and the rounding of its values must not lead astray."""
+    whole = lambda sigma: BASE + 4e-4 * (hill(0.02)(sigma) - BASE)  # noqa: E731
+    exact = Curve(whole, lambda sigma: BASE - 1e-4 * sigma**2)
+    shifted = Curve(whole, lambda sigma: BASE - 1e-4 * sigma**2 + rounding * (sigma > 0))
+    assert shifted.tune(TwoStage()).best.sigma == exact.tune(TwoStage()).best.sigma == pytest.approx(0.02, rel=0.5)
+
+
+@pytest.mark.parametrize("search", [TwoStage(), Golden()])
+def test_noise_wins_only_if_it_gains_more_than_rounding(search):
+    for gain, wins in ((5e-7, False), (5e-6, True)):
+        curve = Curve(lambda sigma, gain=gain: BASE + gain * 2 * (hill(0.3)(sigma) - BASE))
+        assert (quietly(curve.tune, search).best.sigma > 0) == wins
+
+
+@pytest.mark.parametrize("joint", [False, True])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_sigma_does_not_depend_on_the_batch_size_where_noise_hardly_helps(seed, joint):
+    """Labels as likely as a timid network says. Its float32 outputs differ in the last digit with the batch size."""
+    model, (inputs, _) = networks.mlp(seed), networks.items(700, seed=seed)
+    with torch.no_grad():
+        for value in model.parameters():
+            value.mul_(0.1)
+        chances = (model(inputs) * (0.5 + 0.5 * seed)).softmax(dim=1)
+    labels = torch.multinomial(chances, 1, generator=torch.Generator().manual_seed(seed))[:, 0]
+    found = [quietly(pm.fit, model, (inputs, labels), batch_size=b, temperature=joint) for b in (7, 33, 500)]
+    assert [pep.sigma for pep in found] == pytest.approx([found[0].sigma] * 3, rel=1e-3)
+
+
 def test_a_subsample_that_sees_a_gain_where_all_items_see_none_does_not_have_the_last_word():
     curve = Curve(lambda sigma: BASE - sigma**2, hill(0.3))
     with pytest.warns(pm.PepWarning, match="noise does not help here"):
