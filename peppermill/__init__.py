@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from peppermill.predictors.single_network import SingleNetwork
     from peppermill.predictors.temperature_scaling import Calibrated, Tempered, fit_calibrator, fit_temperature
     from peppermill.predictors.weight_average import WeightAverage
+    from peppermill.race import Candidate, Race, calibrate
     from peppermill.report import figures as plots
     from peppermill.report.page import write_report
     from peppermill.report.provenance import provenance
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Bernoulli",
     "Calibrated",
+    "Candidate",
     "Categorical",
     "Comparison",
     "DeepEnsemble",
@@ -62,6 +64,7 @@ __all__ = [
     "Predictions",
     "Predictor",
     "ProcessError",
+    "Race",
     "Run",
     "Scores",
     "SingleNetwork",
@@ -72,6 +75,7 @@ __all__ = [
     "Uncertainty",
     "WeightAverage",
     "alone",
+    "calibrate",
     "carried_by",
     "compare",
     "compare_all",
@@ -121,6 +125,7 @@ _NAMES_BY_MODULE = {
     "predictors.single_network": "SingleNetwork",
     "predictors.temperature_scaling": "Calibrated Tempered fit_calibrator fit_temperature",
     "predictors.weight_average": "WeightAverage",
+    "race": "Candidate Race calibrate",
     "report.page": "write_report",
     "report.provenance": "provenance",
     "report.record": "record_run sweep_around",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -25,9 +25,13 @@ from peppermill.plumbing.progress import progress
 from peppermill.predictions import Predictions, predict
 from peppermill.recipe import Recipe, difference, fingerprint, read_fingerprint, read_recipe, write_recipe
 from peppermill.tuning.result import SigmaSearch
-from peppermill.types import Data, Inputs, Likelihood
+from peppermill.types import Data, Inputs, Likelihood, Tick
 from peppermill.uncertainty import Spread, Uncertainty, named
 from peppermill.views import ViewsLike, views_named
+
+if TYPE_CHECKING:
+    from peppermill.datasets.splitting import Split
+    from peppermill.race import Race
 
 UNCALIBRATED = Temperature(1.0)
 
@@ -44,6 +48,7 @@ class PepEnsemble(nn.Module):
         super().__init__()
         self.model, self.recipe = model, recipe
         self.engine = engine_named(engine)
+        self.race: Race | None = None  # how `calibrate` chose it
         self.training = in_training_mode(model)
 
     @classmethod
@@ -97,12 +102,29 @@ class PepEnsemble(nn.Module):
     @property
     def temperature(self) -> float:
         """The T of the calibrator; 1 if none was fitted."""
-        return getattr(self.calibrator, "temperature", 1.0)
+        return self.calibrator.temperature
 
     @property
     def passes(self) -> int:
         """The forward passes that a prediction costs: m, or one for each view if sigma is 0."""
         return self._members().count
+
+    @property
+    def method(self) -> str:
+        """What tables call it; PEP only if there is noise."""
+        views = f"{len(self.recipe.views)} views" if self.recipe.views else ""
+        noise = ("PEP by layer" if self.recipe.noise.scales else "PEP") if self.sigma else ""
+        after = "" if self.calibrator == UNCALIBRATED else f"{self.calibrator.name} scaling"
+        parts = [" and ".join(filter(None, (noise, views))), after]
+        return " with ".join(filter(None, parts)) or "network"
+
+    @property
+    def one_pass(self) -> PepEnsemble | None:
+        """The rival: the network alone with its best calibrator on the same items, if that is known."""
+        if self.recipe.one_pass is None:
+            return None
+        recipe = replace(self.recipe, sigma=0.0, size=1, views=(), calibrator=self.recipe.one_pass, one_pass=None)
+        return PepEnsemble(self.model, recipe, self.engine)
 
     @property
     def search(self) -> SigmaSearch:
@@ -160,10 +182,14 @@ class PepEnsemble(nn.Module):
         """ln L_i(theta_j), [m, N], and the averaged predictions [N, K] for all items of the data."""
         batches = data if isinstance(data, Batches) else Batches(data, self.model)
         with progress(f"{self.size} members at sigma = {self.sigma:.4g}") as tick:
-            keep, views = True, self.recipe.views
-            given = Request(self.model, self.perturbation, self.likelihood, self.engine, batches, tick, keep, views)
-            given = replace(given, uncertainty=self.calibrator if uncertainty else None)
+            wanted = self.calibrator if uncertainty else None
+            given = replace(self.request(batches, tick), keep=True, uncertainty=wanted)
             return run_members(given, self.sigma)
+
+    def request(self, batches: Batches, tick: Tick) -> Request:
+        """These members over these data, for a search or a pass."""
+        views = self.recipe.views
+        return Request(self.model, self.perturbation, self.likelihood, self.engine, batches, tick, views=views)
 
     def predict_items(self, data: Data | Batches, *, uncertainty: bool = False) -> Predictions:
         """The ensemble's prediction for all items of the data."""
@@ -201,6 +227,10 @@ class PepEnsemble(nn.Module):
         search = replace(self.search, joint=False)
         recipe = replace(self.recipe, sigma=search.best.sigma, calibrator=UNCALIBRATED, search=search)
         return PepEnsemble(self.model, recipe, self.engine)
+
+    def with_split(self, split: Split | None) -> PepEnsemble:
+        """The same ensemble, which remembers the items that it was tuned on."""
+        return PepEnsemble(self.model, replace(self.recipe, split=split), self.engine)
 
     def with_size(self, size: int) -> PepEnsemble:
         """The same ensemble with another number of members; the first ones stay the same draws."""

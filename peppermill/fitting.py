@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import nn
 
+from peppermill.calibrators import Calibrator, fit_calibrator_on, row_for
 from peppermill.calibrators.temperature import Temperature
 from peppermill.data import Batches
 from peppermill.engines import Engine, engine_named
@@ -15,7 +16,7 @@ from peppermill.ensemble import PepEnsemble
 from peppermill.likelihood import likelihood_named
 from peppermill.noise import Noise
 from peppermill.parameters import Selection, rule_name, select
-from peppermill.passes import Request
+from peppermill.passes import Request, run_members
 from peppermill.perturbation import Perturbation, warn_half_precision
 from peppermill.plumbing.modes import as_network
 from peppermill.plumbing.progress import progress
@@ -35,6 +36,7 @@ def fit(
     size: int = 10,
     noise: str | Noise = "gaussian",
     search: str | SigmaTuner | None = "two_stage",
+    calibrator: str | None = None,
     temperature: bool = False,
     likelihood: str | Likelihood = "categorical",
     views: ViewsLike = None,
@@ -53,7 +55,8 @@ def fit(
     - `search`: "two_stage" looks for sigma* on part of the items and needs at most five passes of all members over all
       items, six with `temperature`; "golden" is the paper's golden section, about thirteen passes. Or with settings:
       `pm.TwoStage(lower=..., upper=...)`, `pm.Golden(iterations=7, lower=..., upper=...)`.
-    - `temperature`: tune T together with sigma, which costs no forward pass; right for most users of classifiers.
+    - `calibrator`: what is fitted on the averaged log-probabilities: "temperature" (T and sigma are tuned together, at
+      no extra pass), "vector" or "matrix" (docs/choosing.md). `temperature=True` is `calibrator="temperature"`.
     - `likelihood`: "categorical", "bernoulli", "gaussian", or one with settings, `pm.Categorical(ignored_label=255)`.
     - `views`: of pictures, "horizontal_flip", several names, or functions of a batch: member j sees view j mod V, the
       first of them the inputs as they are. For networks that were trained with such pictures (docs/choosing.md).
@@ -71,6 +74,9 @@ def fit(
         raise ValueError(
             "`temperature=True` is for classifiers: a Gaussian likelihood has no temperature. Leave it out."
         )
+    calibrator = calibrator or ("temperature" if temperature else None)
+    if calibrator:
+        row_for(calibrator, chosen)
     perturbation = Perturbation(select(model, parameters), noise, size)
     warn_half_precision(perturbation)
     if isinstance(engine, str):
@@ -78,7 +84,14 @@ def fit(
         engine = engine_named(name, low or precision)
     data = Batches(validation, model, argument="validation", batch_size=batch_size)
     with progress("fitting sigma") as tick:
-        found = tuner.tune(Request(model, perturbation, chosen, engine, data, tick, views=seen), joint=temperature)
+        request = Request(model, perturbation, chosen, engine, data, tick, views=seen)
+        found = tuner.tune(request, joint=calibrator is not None)
+        fitted: list[Calibrator] = [Temperature(e.temperature) for e in (found.best, found.baseline)]
+        if calibrator not in (None, "temperature"):
+            alone = replace(request, views=())
+            passes = [run_members(request, found.best.sigma), run_members(alone, 0.0)]
+            fitted = [fit_calibrator_on(calibrator, one.averaged, one.labels, chosen) for one in passes]
+            found = replace(found, passes=(found.passes or 0.0) + size + 1)
     recipe = Recipe(
         sigma=found.best.sigma,
         size=size,
@@ -86,10 +99,11 @@ def fit(
         rule=rule_name(parameters),
         selected=tuple(perturbation.center),
         likelihood=chosen,
-        calibrator=Temperature(found.best.temperature),
+        calibrator=fitted[0],
         search=found,
         fingerprint=fingerprint(model),
         views=seen,
+        one_pass=fitted[1] if calibrator and (calibrator != "temperature" or not seen) else None,
     )
     return PepEnsemble(model, recipe, engine)
 

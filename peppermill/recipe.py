@@ -86,6 +86,7 @@ class Recipe:
     search: SigmaSearch
     fingerprint: Fingerprint
     views: tuple[View, ...] = ()
+    one_pass: Calibrator | None = None  # the rival: the best calibrator of the network alone, on the same items
     split: Split | None = None  # the items on which sigma was tuned; the others are for testing
 
 
@@ -136,6 +137,8 @@ def write_recipe(recipe: Recipe, path: str | Path, names: list[str]) -> None:
     """
     path, evaluations = Path(path), list(recipe.search.evaluations)
     arrays = {f"calibrator.{name}": value for name, value in recipe.calibrator.arrays().items()}
+    if recipe.one_pass:
+        arrays |= {f"one_pass.{name}": value for name, value in recipe.one_pass.arrays().items()}
     arrays |= {f"scale.{name}": torch.tensor(factors) for name, factors in recipe.noise.scales}
     inline: dict[str, Any] = {"arrays": {name: value.tolist() for name, value in arrays.items()}} if arrays else {}
     if len(_text(recipe, names, evaluations[:2], inline)) > MAX_FILE_BYTES and arrays:
@@ -204,6 +207,7 @@ def _text(recipe: Recipe, names: list[str], evaluations: list[Evaluation], array
         "size": recipe.size,
         "noise": {"law": noise.law, "antithetic": noise.antithetic, "seed": noise.seed, **draws},
         "calibrator": recipe.calibrator.to_json(),
+        **({"one_pass": recipe.one_pass.to_json()} if recipe.one_pass else {}),
         "views": saved_names(recipe.views),
         "likelihood": {"name": recipe.likelihood.name, **recipe.likelihood.settings()},
         "selection": {"rule": recipe.rule, "arrays": len(recipe.selected), "mask": hex(mask)},
@@ -237,7 +241,7 @@ def _recipe(content: dict[str, Any], names: list[str]) -> Recipe:
     arrays = {name: torch.as_tensor(value) for name, value in content.get("arrays", {}).items()}
     of = {
         kind: {name.removeprefix(kind): value for name, value in arrays.items() if name.startswith(kind)}
-        for kind in ("calibrator.", "scale.")
+        for kind in ("calibrator.", "one_pass.", "scale.")
     }
     scales = tuple((name, tuple(factors.tolist())) for name, factors in of["scale."].items())
     evaluations = []
@@ -270,6 +274,7 @@ def _recipe(content: dict[str, Any], names: list[str]) -> Recipe:
         ),
         fingerprint=Fingerprint(**content["fingerprint"]),
         views=views_named(content["views"]),
+        one_pass=calibrator_from(content["one_pass"], of["one_pass."]) if "one_pass" in content else None,
         split=split,
     )
 

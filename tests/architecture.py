@@ -53,6 +53,7 @@ READING_ORDER = [
     "recipe.py",
     "ensemble.py",
     "fitting.py",
+    "race.py",
     "predictors/",
     "curvature/",
     "sources/weight_files.py",

@@ -12,6 +12,7 @@ import peppermill as pm
 NAMES = [
     "Bernoulli",
     "Calibrated",
+    "Candidate",
     "Categorical",
     "Comparison",
     "DeepEnsemble",
@@ -29,6 +30,7 @@ NAMES = [
     "Predictions",
     "Predictor",
     "ProcessError",
+    "Race",
     "Run",
     "Scores",
     "SingleNetwork",
@@ -39,6 +41,7 @@ NAMES = [
     "Uncertainty",
     "WeightAverage",
     "alone",
+    "calibrate",
     "carried_by",
     "compare",
     "compare_all",

@@ -27,6 +27,9 @@ class CommandRow:
 #: A new command is one file with `command` and `EXAMPLES`, and one row here.
 COMMANDS = {
     "demo": CommandRow("demo", "Calibrate the embedded network and write a report: the whole job in a minute."),
+    "calibrate": CommandRow(
+        "calibrate", "Find the best probabilities for a number of passes, by a race; write pep.json.", shared=True
+    ),
     "fit": CommandRow("fit", "Find sigma on validation data and write the ensemble, pep.json.", shared=True),
     "evaluate": CommandRow("evaluate", "Score the network, and the ensemble beside it, on labelled data.", shared=True),
     "predict": CommandRow("predict", "Write probabilities for every item into an npz file.", shared=True),

@@ -65,8 +65,9 @@ def command(
     if sweep and ensemble:
         tuned = which_items.tuned(sweep, source, ensemble)
         swept = sweep_around(ensemble, tuned, bins=bins, batch_size=batch_size)
+    rivals = [pep for pep in (ensemble.one_pass, ensemble) if pep] if ensemble else []
     run = record_run(
-        {"network": network, "PEP": ensemble} if ensemble else {"network": network},
+        {"network": network, **{rival.method: rival for rival in rivals}},
         Batches(labelled, network, batch_size=batch_size),
         title=f"{model} on {data}",
         sweep=swept,

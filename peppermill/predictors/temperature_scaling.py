@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from peppermill.calibrators import Calibrator, fit_calibrator_on, row_for
 from peppermill.calibrators.temperature import Temperature, best_temperature, warn_at_limit
+from peppermill.ensemble import PepEnsemble
 from peppermill.plumbing.modes import as_network, in_training_mode
 from peppermill.plumbing.nested import output_tensor
 from peppermill.predictions import likelihood_of, predict
@@ -43,13 +44,14 @@ class Tempered(Calibrated):
 
 
 def fit_temperature(predictor: Any, validation: Data, *, likelihood: str | Likelihood | None = None) -> Any:
-    """The same predictor at its best temperature; a PepEnsemble stays one, and saves its temperature.
+    """The same predictor at its best temperature; a network becomes a `PepEnsemble` of one pass, without noise.
 
     For sigma and T together use `fit(..., temperature=True)`: T fitted after PEP's sigma* can be worse than T alone.
     """
     chosen = likelihood_of(predictor, likelihood)
     if chosen.name == "gaussian":
         raise ValueError("`fit_temperature` is for classifiers: a Gaussian likelihood has no temperature.")
+    predictor = _one_pass(predictor, chosen)
     predictions = predict(predictor, validation, likelihood=chosen, argument="validation")
     temperature, _ = best_temperature(predictions.log_probs, predictions.labels)
     warn_at_limit(temperature)
@@ -61,11 +63,23 @@ def fit_temperature(predictor: Any, validation: Data, *, likelihood: str | Likel
 def fit_calibrator(
     predictor: Any, validation: Data, calibrator: str = "vector", *, likelihood: str | Likelihood | None = None
 ) -> Any:
-    """The same predictor with a calibrator of this name; a PepEnsemble stays one, and its old calibrator goes."""
+    """The same predictor with a calibrator of this name, in place of the one that a PepEnsemble had.
+
+    A network becomes a `PepEnsemble` of one pass, without noise, which can be saved and exported.
+    """
     chosen = likelihood_of(predictor, likelihood)
     row_for(calibrator, chosen)
+    predictor = _one_pass(predictor, chosen)
     keeps = hasattr(predictor, "with_calibrator")
     bare = predictor.with_calibrator(Temperature(1.0)) if keeps else predictor
     predictions = predict(bare, validation, likelihood=chosen, argument="validation")
     found = fit_calibrator_on(calibrator, predictions.log_probs, predictions.labels, chosen)
     return predictor.with_calibrator(found) if keeps else Calibrated(predictor, found, chosen)
+
+
+def _one_pass(predictor: Any, likelihood: Likelihood) -> Any:
+    """A network as an ensemble without noise; any other predictor as it is."""
+    predictor = as_network(predictor)
+    if not isinstance(predictor, nn.Module) or hasattr(predictor, "likelihood"):
+        return predictor
+    return PepEnsemble.at_sigma(predictor, 0.0, parameters="all", size=1, likelihood=likelihood)

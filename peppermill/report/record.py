@@ -108,16 +108,18 @@ def sweep_around(pep: PepEnsemble, data: Data, *, bins: int = metrics.BINS, batc
 
 
 def fitted(predictor: Any) -> dict[str, float]:
-    """sigma and T of a predictor that has them, without T = 1."""
+    """sigma and T of a predictor that has them, without T = 1, and without sigma = 0 if a calibrator does the work."""
     found = {name: getattr(predictor, name, None) for name in ("sigma", "temperature")}
+    if found["sigma"] == 0 and getattr(predictor, "calibrator", UNCALIBRATED) != UNCALIBRATED:
+        del found["sigma"]
     return {name: value for name, value in found.items() if value is not None and (name, value) != ("temperature", 1)}
 
 
 def forward_passes(predictor: Any) -> int:
-    """The cost of one prediction: m, or 1 at sigma = 0, where every member is the network; a wrapper costs no more."""
+    """The cost of one prediction; a wrapper costs no more."""
     if hasattr(predictor, "predictor"):
         return forward_passes(predictor.predictor)
-    return int(getattr(predictor, "size", 1)) if getattr(predictor, "sigma", 1) else 1
+    return int(getattr(predictor, "passes", getattr(predictor, "size", 1)))
 
 
 def _recipe(pep: PepEnsemble) -> dict[str, Any]:

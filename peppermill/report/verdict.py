@@ -128,19 +128,17 @@ def _claim(method: Mapping[str, Any], tiles: Mapping[str, Tile]) -> str:
 
 
 def _note(content: Mapping[str, Any], method: Mapping[str, Any]) -> str:
-    """The best of the cheaper methods: a reader should know when less work is enough."""
+    """What the extra passes bought beyond the best of the cheaper methods."""
     cheaper = [m for m in content["methods"][1:] if m["forward_passes"] < method["forward_passes"]]
     if not cheaper:
         return ""
     best = min(cheaper, key=_nll)
-    opening = "Better for less" if _nll(best) <= _nll(method) else "For less"
-    scores = ", ".join(
-        f"{row_of(name).title} {with_unit(name, estimate['value'])}"
-        for name, estimate in best["scores"]["estimates"].items()
-        if row_of(name).headline
-    )
     passes = best["forward_passes"]
-    return f"{opening}: {best['name']}, at {passes} forward pass{'es' if passes > 1 else ''}, reaches {scores}."
+    rival = f"{best['name']}, at {passes} forward pass{'es' if passes > 1 else ''}"
+    if _nll(best) <= _nll(method):
+        return f"Better for less: {rival}, reaches NLL {_nll(best):.4f}. The extra passes bought nothing here."
+    bought = _nll(best) - _nll(method)
+    return f"For less: {rival}, reaches NLL {_nll(best):.4f}. The extra passes bought another {bought:.4f}."
 
 
 def _of_one(method: Mapping[str, Any]) -> Verdict:

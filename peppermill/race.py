@@ -1,0 +1,278 @@
+"""`calibrate`: every way to honest probabilities enters a race on the validation data, and the fewest passes win.
+
+A candidate is some members (the network alone, views of the inputs, noise of one size, noise by layer) followed by a
+calibrator. Its score is the cross-fitted log-likelihood: every item is judged by a calibrator that has not seen it, and
+by layer scales that have not seen it. The winner has the fewest passes, then the fewest fitted numbers, among those
+within one standard error (paired, by example) of the best.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass, replace
+from html import escape
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from peppermill.calibrators import CALIBRATORS, cross_fitted, fit_calibrator_on
+from peppermill.data import MEMORY_BYTES, Batches
+from peppermill.engines import Engine
+from peppermill.ensemble import PepEnsemble
+from peppermill.noise import Noise
+from peppermill.parameters import Selection
+from peppermill.passes import MemberPass
+from peppermill.plumbing.nested import bytes_of, map_tensors
+from peppermill.plumbing.progress import progress
+from peppermill.tuning.layer_scales import Scales, fit_scales
+from peppermill.tuning.two_stage import TwoStage
+from peppermill.types import Data, Likelihood, PepWarning
+from peppermill.views import ViewsLike, views_named
+
+NOTHING = "none"  # no calibrator
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One entry of the race: what it is, what it costs, and how it did."""
+
+    name: str
+    passes: int
+    parameters: int  # fitted numbers
+    nll: float  # cross-fitted, per item
+    difference: float  # of the NLL from the choice's
+    error: float  # the standard error of that difference, paired by example
+    verdict: str
+
+
+@dataclass(frozen=True)
+class Race:
+    """All candidates, best first, on the items of the validation data; `spent` counts passes over all of them."""
+
+    candidates: tuple[Candidate, ...]
+    items: int
+    spent: float
+    note: str
+
+    @property
+    def choice(self) -> Candidate:
+        return next(candidate for candidate in self.candidates if candidate.verdict == "chosen")
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """The table as text: name, passes, NLL, difference from the choice with its standard error, verdict."""
+        found = [("candidate", "passes", "NLL", "difference", "verdict")]
+        for c in self.candidates:
+            difference = f"{c.difference:+.4f} ± {c.error:.4f}" if c.verdict != "chosen" else ""
+            found.append((c.name, str(c.passes), f"{c.nll:.4f}", difference, c.verdict))
+        return found
+
+    def __str__(self) -> str:
+        rows = self.rows()
+        widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
+        lines = ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+        return "\n".join([*lines, self.note])
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        head, *rows = ["".join(f"<td>{escape(text)}</td>" for text in row) for row in self.rows()]
+        body = "".join(f"<tr>{row}</tr>" for row in rows)
+        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table><p>{escape(self.note)}</p>"
+
+
+def calibrate(
+    model: nn.Module,
+    validation: Data,
+    passes: int = 10,
+    *,
+    views: ViewsLike = None,
+    parameters: Selection = "kernels",
+    noise: str | Noise = "gaussian",
+    likelihood: str | Likelihood = "categorical",
+    batch_size: int = 500,
+    engine: str | Engine = "auto",
+) -> PepEnsemble:
+    """The best probabilities for at most this many forward passes; `pep.race` says what was tried and why this won.
+
+    `passes=1` gives the best one-pass calibrator. `views`, "horizontal_flip" say, compete if you name them. The other
+    arguments are those of `fit`.
+    """
+    if not isinstance(passes, int) or passes < 1:
+        raise ValueError(f"`passes={passes!r}` must be a whole number of forward passes, at least 1; 10 is usual.")
+    shown = views_named(views)
+    network = PepEnsemble.at_sigma(
+        model, 0.0, parameters=parameters, size=1, noise=noise, likelihood=likelihood, engine=engine
+    )
+    course = _Course(Batches(validation, network.model, argument="validation", batch_size=batch_size))
+    course.enter(network)
+    if passes > 1:
+        if shown:
+            course.enter(_changed(network, size=min(len(shown), passes), views=shown))
+        for seen in ((), shown) if shown else ((),):
+            course.enter_noise(_changed(network, size=passes, views=seen))
+        best, rival = course.best(), course.best(most_passes=1)
+        if course.pays(best, rival):
+            for size in (2**k for k in range(1, passes.bit_length()) if 2**k < passes and best.pep.sigma > 0):
+                course.enter(best.pep.with_size(size), best.half_scales, (best.calibrator,))
+        else:
+            course.note = "No number of members beats one pass by more than a standard error: one pass is enough."
+    return course.finish()
+
+
+@dataclass(frozen=True)
+class _Entry:
+    pep: PepEnsemble  # without its calibrator
+    half_scales: tuple[Scales, ...]  # noise by layer as each half of the examples finds it
+    calibrator: str
+    parameters: int
+    log_likelihoods: Tensor  # cross-fitted, [N]
+
+    @property
+    def name(self) -> str:
+        views = f"{len(self.pep.recipe.views)} views" if self.pep.recipe.views else ""
+        members = f"{self.pep.size} members{' by layer' if self.half_scales else ''}" if self.pep.sigma else ""
+        after = "" if self.calibrator == NOTHING else f"{self.calibrator} scaling"
+        return ", ".join(filter(None, (members, views, after))) or "network"
+
+    @property
+    def cost(self) -> tuple[int, int]:
+        return self.pep.passes, self.parameters
+
+    @property
+    def value(self) -> float:
+        return float(self.log_likelihoods.mean())
+
+
+class _Course:
+    """The race while it runs: what has entered, and what it has cost."""
+
+    def __init__(self, data: Batches) -> None:
+        self.data, self.entries, self.spent, self.note = data, list[_Entry](), 0.0, ""
+        self.examples, self.half_scales = torch.zeros(0), tuple[Scales, ...]()
+
+    def enter(
+        self, pep: PepEnsemble, half_scales: tuple[Scales, ...] = (), calibrators: tuple[str, ...] | None = None
+    ) -> None:
+        """These members with every calibrator that suits them, or with these."""
+        if half_scales:  # an item is judged by noise that the other half of the examples found
+            first, found = (self._pass(_changed(pep, scales=scales)) for scales in half_scales)
+            judged = torch.where(
+                (self.examples % 2 == 0).to(first.averaged.device)[:, None], found.averaged, first.averaged
+            )
+        else:
+            found = self._pass(pep)
+            judged = found.averaged
+        likelihood, classes = pep.likelihood, judged.shape[1]
+        self.examples = torch.arange(len(judged)) if found.examples is None else found.examples.cpu()
+        if calibrators is None:
+            rows = CALIBRATORS.values()
+            suitable = [row.name for row in rows if likelihood.name in row.likelihoods and classes <= row.most_classes]
+            calibrators = (*((NOTHING,) if pep.passes == 1 or not suitable else ()), *suitable)
+        own = (pep.sigma > 0) + len(pep.recipe.noise.scales)
+        for name in calibrators:
+            if name == NOTHING:
+                log_likelihoods, fitted = likelihood.log_likelihoods(judged, found.labels), 0
+            else:
+                log_likelihoods = cross_fitted(name, judged, found.labels, likelihood, groups=found.examples)
+                fitted = {"temperature": 1, "vector": 2 * classes}.get(name, classes * (classes + 1))
+            self.entries.append(_Entry(pep, half_scales, name, own + fitted, log_likelihoods.cpu()))
+
+    def enter_noise(self, pep: PepEnsemble) -> None:
+        """Noise of one size, and noise by layer."""
+        shared = self._searched(pep)
+        if shared.sigma == 0:
+            return
+        self.enter(shared)
+        if len(pep.recipe.selected) > 1:
+            self.half_scales = self.half_scales or tuple(self._half_scales(shared, half) for half in (0, 1))
+            both = tuple(
+                (name, tuple(math.sqrt(a * b) for a, b in zip(one, other, strict=True)))
+                for (name, one), (_, other) in zip(*self.half_scales, strict=True)
+            )
+            by_layer = self._searched(_changed(shared, scales=both))
+            if by_layer.sigma > 0:
+                self.enter(by_layer, self.half_scales)
+
+    def best(self, most_passes: float = math.inf) -> _Entry:
+        """The entry with the largest likelihood among those with at most this many passes."""
+        return max((e for e in self.entries if e.pep.passes <= most_passes), key=lambda e: e.value)
+
+    def difference(self, entry: _Entry, other: _Entry) -> tuple[float, float]:
+        """The mean difference of the NLL, and its standard error over examples."""
+        gains = other.log_likelihoods - entry.log_likelihoods
+        mean, count = float(gains.mean()), int(self.examples.max()) + 1
+        sums = gains.new_zeros(count).index_add_(0, self.examples, gains - mean)
+        return mean, float(sums.square().sum().sqrt()) / len(gains)
+
+    def pays(self, entry: _Entry, rival: _Entry) -> bool:
+        """Whether an entry beats a cheaper one by more than a standard error."""
+        mean, error = self.difference(entry, rival)
+        return entry.cost > rival.cost and -mean > error
+
+    def finish(self) -> PepEnsemble:
+        """The choice, its calibrator fitted on all items, with the table of the race."""
+        best = self.best()
+        close = [e for e in self.entries if e is best or not self.pays(best, e)]
+        choice = min(close, key=lambda e: (e.cost, -e.value))
+        pep, rival = self._calibrated(choice), self.best(most_passes=1)
+        if pep.passes > 1 and rival.calibrator != NOTHING:
+            pep = _changed(pep, one_pass=self._calibrated(rival).calibrator)
+        candidates = []
+        for entry in sorted(self.entries, key=lambda e: -e.value):
+            mean, error = self.difference(entry, choice)
+            verdict = "chosen" if entry is choice else "worse" if mean > 0 else "not better by a standard error"
+            candidates.append(
+                Candidate(entry.name, entry.pep.passes, entry.parameters, -entry.value, mean, error, verdict)
+            )
+        pep.race = Race(tuple(candidates), len(choice.log_likelihoods), self.spent, self.note)
+        return pep
+
+    def _calibrated(self, entry: _Entry) -> PepEnsemble:
+        """The members of an entry with its calibrator, fitted on all items."""
+        if entry.calibrator == NOTHING:
+            return entry.pep
+        found = self._pass(entry.pep)
+        return entry.pep.with_calibrator(
+            fit_calibrator_on(entry.calibrator, found.averaged, found.labels, entry.pep.likelihood)
+        )
+
+    def _pass(self, pep: PepEnsemble) -> MemberPass:
+        self.spent += pep.passes
+        return pep.member_pass(self.data)
+
+    def _searched(self, pep: PepEnsemble) -> PepEnsemble:
+        """The same members at their best sigma, with T tuned along."""
+        with progress(f"sigma of {pep.size} members") as tick, warnings.catch_warnings():
+            warnings.simplefilter("ignore", PepWarning)  # that noise does not help is a result of the race
+            search = TwoStage().tune(pep.request(self.data, tick), joint=pep.likelihood.name != "gaussian")
+        self.spent += search.passes or 0.0
+        return PepEnsemble(pep.model, replace(pep.recipe, sigma=search.best.sigma, search=search), pep.engine)
+
+    def _half_scales(self, shared: PepEnsemble, half: int) -> Scales:
+        """Noise by layer, as every second example finds it."""
+        temperature = None if shared.likelihood.name == "gaussian" else shared.search.best.temperature
+        with progress("noise by layer") as tick:
+            request = replace(shared.request(_half(self.data, half), tick), views=())
+            scales, passes = fit_scales(request, shared.sigma, temperature)
+        self.spent += passes / 2
+        return scales
+
+
+def _changed(pep: PepEnsemble, scales: Scales | None = None, **changes: Any) -> PepEnsemble:
+    """The same ensemble with another size, other views, or other scales of its noise."""
+    noise = pep.recipe.noise if scales is None else replace(pep.recipe.noise, scales=scales)
+    return PepEnsemble(pep.model, replace(pep.recipe, noise=noise, **changes), pep.engine)
+
+
+def _half(data: Batches, half: int) -> Batches:
+    """Every second example, of as much of the data as memory holds."""
+    batches, start, size = [], 0, 0
+    for inputs, labels in data:
+        rows = (torch.arange(start, start + len(labels)) % 2 == half).to(labels.device)
+        start, size = start + len(labels), size + bytes_of(inputs)
+        if bool(rows.any()) and size <= 2 * MEMORY_BYTES:
+            batch = map_tensors(lambda t, rows=rows: t[rows] if t.ndim and len(t) == len(rows) else t, (inputs, labels))
+            batches.append(batch)
+    return data.alike(batches)

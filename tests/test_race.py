@@ -1,0 +1,164 @@
+"""The race: cheap wins unless passes pay, and its estimates do not flatter themselves."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import peppermill as pm
+
+CLASSES = 4
+
+
+def network(sharpness=1.0, seed=0):
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(6, 24), nn.Tanh(), nn.Linear(24, CLASSES)).eval()
+    with torch.no_grad():
+        model[2].weight.mul_(6 * sharpness)
+    return model
+
+
+def items(model, count, seed=1, softness=1.0):
+    """Labels drawn from the network's own probabilities, at another temperature."""
+    generator = torch.Generator().manual_seed(seed)
+    inputs = torch.randn(count, 6, generator=generator)
+    with torch.no_grad():
+        probabilities = (model(inputs) / softness).softmax(dim=1)
+    return inputs, torch.multinomial(probabilities, 1, generator=generator)[:, 0]
+
+
+def nll(predictor, data):
+    return -float(pm.predict(predictor, data).log_likelihoods.mean())
+
+
+def test_one_pass_gives_the_best_calibrator_of_the_network():
+    model = network()
+    data = items(model, 600, softness=3.0)
+    pep = pm.calibrate(model, data, passes=1)
+    assert (pep.passes, pep.sigma) == (1, 0)
+    assert pep.race.choice.passes == 1
+    assert {c.name for c in pep.race.candidates} == {
+        "network",
+        *(f"{n} scaling" for n in ("temperature", "vector", "matrix")),
+    }
+    assert pep.method == "temperature scaling"  # the labels were drawn so: nothing else is needed
+    assert pep.temperature == pytest.approx(pm.fit_temperature(model, data).temperature, rel=1e-6)
+
+
+def test_a_calibrated_network_is_left_alone_or_nearly_so():
+    model = network()
+    pep = pm.calibrate(model, items(model, 800), passes=4)
+    assert pep.passes == 1
+    assert "one pass is enough" in pep.race.note
+    assert abs(nll(pep, items(model, 4000, seed=5)) - nll(model, items(model, 4000, seed=5))) < 0.005
+
+
+@pytest.mark.filterwarnings("ignore:the best temperature is 20")
+@pytest.mark.parametrize("classes", [2, CLASSES])
+def test_random_labels_choose_one_pass(classes):
+    model, generator = network(), torch.Generator().manual_seed(3)
+    model[2] = nn.Linear(24, classes)
+    data = torch.randn(200, 6), torch.randint(0, classes, (200,), generator=generator)
+    pep = pm.calibrate(model.eval(), data, passes=4)
+    assert pep.passes == 1
+    assert pep.race.choice.nll == pytest.approx(torch.tensor(float(classes)).log().item(), abs=0.1)
+
+
+def test_members_win_where_they_are_the_truth():
+    """The labels are drawn from an ensemble with the same noise: no one-pass calibrator knows which items waver."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 4)).eval()
+    with torch.no_grad():
+        model[4].weight.mul_(12)
+    truth = pm.PepEnsemble.at_sigma(model, 0.3, size=4, parameters="0.weight")
+    generator = torch.Generator().manual_seed(0)
+
+    def drawn(count):
+        inputs = 2 * torch.randn(count, 8, generator=generator)
+        return inputs, torch.multinomial(truth.predict_proba(inputs), 1, generator=generator)[:, 0]
+
+    pep, test = pm.calibrate(model, drawn(1000), passes=4, parameters="0.weight"), drawn(2000)
+    assert (pep.passes, pep.race.choice.passes) == (4, 4)
+    assert pep.sigma == pytest.approx(0.3, rel=0.4)
+    assert nll(pep, test) < nll(pep.one_pass, test) < nll(model, test)
+    assert pep.race.choice.nll == pytest.approx(nll(pep, test), abs=0.05)
+    assert pep.method.startswith("PEP")
+    assert pep.one_pass.method in ("temperature scaling", "vector scaling", "matrix scaling")
+
+
+def test_the_choice_is_the_cheapest_within_a_standard_error_of_the_best():
+    model = network()
+    race = pm.calibrate(model, items(model, 500, softness=2.0), passes=2).race
+    best, choice = race.candidates[0], race.choice
+    assert best.nll == min(c.nll for c in race.candidates)
+    assert choice is best or -best.difference <= best.error
+    for candidate in race.candidates:
+        assert candidate.difference == pytest.approx(candidate.nll - choice.nll, abs=1e-9)
+        if (candidate.passes, candidate.parameters) < (choice.passes, choice.parameters):
+            assert candidate.nll > best.nll
+
+
+def test_views_compete_only_if_they_are_named():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 3)).eval()
+    inputs = torch.randn(300, 1, 6, 6)
+    with torch.no_grad():
+        both = (model(inputs).mul(4).softmax(1) + model(inputs.flip(-1)).mul(4).softmax(1)) / 2
+    labels = torch.multinomial(both, 1, generator=torch.Generator().manual_seed(0))[:, 0]
+    names = {c.name for c in pm.calibrate(model, (inputs, labels), passes=2).race.candidates}
+    assert not any("views" in name for name in names)
+    pep = pm.calibrate(model, (inputs, labels), passes=2, views="horizontal_flip")
+    assert any("views" in c.name for c in pep.race.candidates)
+
+
+def test_the_network_is_untouched_and_the_batch_size_does_not_matter():
+    model = network()
+    before = copy.deepcopy(model.state_dict())
+    inputs, labels = items(model, 300, softness=2.0)
+    races = [pm.calibrate(model, (inputs, labels), passes=2, batch_size=size).race for size in (300, 70)]
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    for one, other in zip(races[0].candidates, races[1].candidates, strict=True):
+        assert (one.name, one.verdict) == (other.name, other.verdict)
+        assert one.nll == pytest.approx(other.nll, abs=1e-5)
+
+
+def test_the_race_survives_saving_and_shows_itself(tmp_path):
+    model = network()
+    pep = pm.calibrate(model, items(model, 300, softness=2.0), passes=2)
+    pep.save(tmp_path / "pep.json")
+    inputs = torch.randn(5, 6)
+    assert torch.equal(pm.load(tmp_path / "pep.json", model).predict_proba(inputs), pep.predict_proba(inputs))
+    text, page = str(pep.race), pep.race._repr_html_()
+    for candidate in pep.race.candidates:
+        assert candidate.name in text
+        assert candidate.name in page
+    assert "chosen" in text
+
+
+def test_a_regression_races_with_noise_alone():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 2)).eval()
+    inputs = torch.randn(200, 3)
+    labels = model(inputs)[:, 0].detach() + 2 * torch.randn(200)
+    race = pm.calibrate(model, (inputs, labels), passes=4, likelihood="gaussian").race
+    assert not any("scaling" in c.name for c in race.candidates)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"passes": 0}, "`passes=0` must be a whole number of forward passes, at least 1"),
+        ({"passes": 2.5}, "`passes=2.5` must be a whole number"),
+        ({"views": "sideways"}, "`views='sideways'` is unknown: choose from horizontal_flip"),
+        ({"views": "horizontal_flip"}, "hold no pictures"),
+        ({"views": lambda x: x[:, :3]}, "a view must keep every shape"),
+        ({"likelihood": "poisson"}, "`likelihood='poisson'` is unknown"),
+    ],
+)
+def test_mistakes_are_named(options, message):
+    model = network()
+    with pytest.raises(ValueError, match=message):
+        pm.calibrate(model, items(model, 50), **{"passes": 2, **options})
