@@ -174,6 +174,7 @@ class PepEnsemble(nn.Module):
                 total = likelihood.accumulate(total, predictions)
                 spread.add(predictions)
             del group  # or its weights would be alive while the next group's are made
+        assert total is not None
         averaged = likelihood.average(total, members.count)
         values = spread.values(averaged, self.calibrator)
         return named(values, likelihood, likelihood.outputs(self.calibrator(averaged)))

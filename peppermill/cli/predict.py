@@ -1,24 +1,32 @@
-"""`peppermill predict`: probabilities for every item, into an npz file."""
+"""`peppermill predict`: probabilities and uncertainties of every item, into an npz or csv file."""
 
 from __future__ import annotations
 
+import csv
 import io
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
+import torch
 import typer
-from torch import Tensor
 
 from peppermill.cli import options, which_items
 from peppermill.cli.console import say
 from peppermill.data import Batches
 from peppermill.distributed.group import rank
 from peppermill.plumbing.files import refuse_unwritable, write_atomically
-from peppermill.predictions import likelihood_of, predict, predict_unlabelled
-from peppermill.types import Likelihood
+from peppermill.plumbing.nested import call, map_tensors, output_tensor
+from peppermill.predictions import likelihood_of, predict
+from peppermill.types import Inputs, Likelihood
+from peppermill.uncertainty import CLASS_UNCERTAINTIES, VARIANCES
 
-EXAMPLES = "peppermill predict python:my_models:resnet npz:new.npz --weights resnet.safetensors --pep pep.json"
+WITHOUT_MEMBERS = ("probabilities", "confidence", "entropy", "variance")
+
+EXAMPLES = (
+    "peppermill predict python:my_models:resnet npz:new.npz --weights resnet.safetensors --pep pep.json --columns "
+    "predicted,confidence,mutual_information --out new.csv"
+)
 
 
 def command(
@@ -26,14 +34,22 @@ def command(
     data: options.AnyData,
     pep: options.Pep = None,
     weights: options.Weights = None,
-    out: Annotated[Path, typer.Option(help="Where to write the predictions.")] = Path("predictions.npz"),
+    out: Annotated[Path, typer.Option(help="Where to write the predictions: .npz or .csv.")] = Path("predictions.npz"),
+    columns: Annotated[
+        str | None,
+        typer.Option(
+            help="What to write, separated by commas; log_probs,predicted by default. Of classes: log_probs, "
+            f"probabilities, predicted, {', '.join(CLASS_UNCERTAINTIES)}; of a regression: mean, log_variance, "
+            f"{', '.join(VARIANCES)}."
+        ),
+    ] = None,
     likelihood: options.LikelihoodOrOwn = None,
     batch_size: options.BatchSize = 500,
     engine: options.EngineName = "auto",
     precision: options.Precision = None,
     device: options.Device = "cpu",
 ) -> None:
-    """Write `log_probs` [N, K] and `predicted` [N] of the data, and `labels` [N] if they have any.
+    """Write `log_probs` [N, K] and `predicted` [N] of the data, or other --columns, and `labels` [N] if they have any.
 
     Without --pep the predictions are the network's own. A regression gives `mean` and `log_variance` [N]. Pictures need
     no labels (a flat folder, or `?labels=none`), and their `names` [N] are written too.
@@ -42,25 +58,57 @@ def command(
     source = options.source(model, weights, device)
     network = source.model
     predictor = options.ensemble(pep, network, likelihood, engine, precision) or network
+    chosen = likelihood_of(predictor, likelihood)
+    wanted = _columns(columns, chosen, pep is not None)
     items, labelled, names = which_items.to_predict(data, source)
     if not labelled and names is None:
-        chosen = likelihood_of(predictor, likelihood)
-        arrays = _arrays(predict_unlabelled(predictor, items, likelihood=chosen, batch_size=batch_size), chosen)
-    else:
-        known = predict(predictor, Batches(items, network, batch_size=batch_size), likelihood=likelihood)
-        arrays = _arrays(known.log_probs, known.likelihood)
-        arrays |= {"labels": known.labels.cpu().numpy()} if labelled else {}
-        arrays |= {"names": np.array(names)} if names is not None else {}
+        items = (items, _unknown_labels(predictor, items, chosen))
+    batches = Batches(items, network, batch_size=batch_size)
+    found = predict(predictor, batches, likelihood=likelihood, uncertainty=columns is not None)
+    known = {"mean": found.log_probs[:, 0], "log_variance": found.log_probs[:, 1], "log_probs": found.log_probs}
+    known |= {"predicted": found.log_probs.argmax(dim=1), "probabilities": found.log_probs.exp()}
+    known |= found.uncertainty.values if found.uncertainty else {}
+    arrays: dict[str, Any] = {name: known[name].cpu().numpy() for name in wanted}
+    arrays |= {"labels": found.labels.cpu().numpy()} if labelled else {}
+    arrays |= {"names": np.array(names)} if names is not None else {}
     if rank():
         return
     buffer = io.BytesIO()
-    np.savez(buffer, **arrays)
+    if out.suffix == ".csv":
+        flat = {name: array for name, array in arrays.items() if array.ndim == 1}
+        for name, array in arrays.items():
+            flat |= {f"{name}_{k}": column for k, column in enumerate(array.T)} if array.ndim == 2 else {}
+        text = io.StringIO()
+        csv.writer(text).writerows([flat, *zip(*(array.tolist() for array in flat.values()), strict=True)])
+        buffer.write(text.getvalue().encode())
+    else:
+        np.savez(buffer, **arrays)
     write_atomically(out, buffer.getvalue())
     say(f"wrote {out}: {', '.join(arrays)} of {len(next(iter(arrays.values()))):,} items")
 
 
-def _arrays(predictions: Tensor, likelihood: Likelihood) -> dict[str, Any]:
-    array = predictions.cpu().numpy()
-    if likelihood.name == "gaussian":
-        return {"mean": array[:, 0], "log_variance": array[:, 1]}
-    return {"log_probs": array, "predicted": array.argmax(axis=1)}
+def _unknown_labels(predictor: Any, inputs: Inputs, likelihood: Likelihood) -> torch.Tensor:
+    """Zeros in the place of labels, in the shape that the predictions for the first item ask for."""
+    lengths: list[int] = []
+    map_tensors(lambda tensor: lengths.append(len(tensor)), inputs)
+    if not lengths or not lengths[0]:
+        return torch.zeros(0)
+    with torch.no_grad():
+        first = (map_tensors(lambda tensor: tensor[:1], inputs), torch.zeros(1))
+        outputs = output_tensor(call(predictor, next(iter(Batches(first, predictor)))[0]))
+    shape = outputs.shape[1:] if outputs.ndim < 2 else likelihood.predict(outputs).shape[1:-1]
+    return torch.zeros(lengths[0], *shape, dtype=torch.double if likelihood.name == "gaussian" else torch.long)
+
+
+def _columns(asked: str | None, likelihood: Likelihood, members: bool) -> list[str]:
+    """The columns to write: known before anything is computed."""
+    own = ["mean", "log_variance"] if likelihood.name == "gaussian" else ["log_probs", "predicted"]
+    if asked is None:
+        return own
+    sure = VARIANCES if likelihood.name == "gaussian" else {"probabilities": "", **CLASS_UNCERTAINTIES}
+    known = [*own, *(sure if members else [name for name in sure if name in WITHOUT_MEMBERS])]
+    for name in (columns := [name.strip() for name in asked.split(",")]):
+        if name not in known:
+            cure = "" if members else " Members, and what they do not agree on, come with `--pep`."
+            raise ValueError(f"`--columns {asked}`: there is no {name!r} here, only {', '.join(known)}.{cure}")
+    return columns

@@ -61,6 +61,51 @@ def test_a_regression_has_means_and_log_variances(done, folder, with_ensemble):
         np.testing.assert_allclose(found["log_variance"], 0.5)
 
 
+# Columns
+
+
+def test_columns_say_how_sure_the_members_are(done, network, data):
+    pep = pm.fit(network, data("validation"), size=3, temperature=True)
+    pep.save("pep.json")
+    names = ["probabilities", "predicted", "confidence", "entropy", "mutual_information"]
+    written = done(*ARGUMENTS, "--pep", "pep.json", "--columns", ", ".join(names))
+    found, expected = load("predictions.npz"), pep.uncertainty(data("new")[0])
+    assert list(found) == [*names, "labels"]
+    assert written == f"wrote predictions.npz: {', '.join(names)}, labels of 300 items\n"
+    for name in names[2:]:
+        np.testing.assert_allclose(found[name], getattr(expected, name), atol=1e-5)
+    np.testing.assert_allclose(found["probabilities"], expected.outputs.exp(), atol=1e-5)
+
+
+def test_a_table_has_a_row_for_each_item(done, network, data, unlabelled):
+    """pandas reads what Python's csv wrote; without labels there is no column of them."""
+    pm.fit(network, data("validation"), size=3).save("pep.json")
+    columns = ("--columns", "probabilities,confidence,disagreement", "--pep", "pep.json")
+    done(*unlabelled, *columns, "--out", "table.csv")
+    done(*ARGUMENTS, *columns)
+    table, arrays = np.genfromtxt("table.csv", delimiter=",", names=True), load("predictions.npz")
+    probabilities = ("probabilities_0", "probabilities_1", "probabilities_2")
+    assert table.dtype.names == ("confidence", "disagreement", *probabilities)
+    np.testing.assert_allclose(table["confidence"], arrays["confidence"], atol=1e-6)
+    np.testing.assert_allclose(
+        np.stack([table[name] for name in probabilities], axis=1), arrays["probabilities"], atol=1e-6
+    )
+
+
+@pytest.mark.parametrize(
+    ("columns", "match"),
+    [
+        ("entropy,mutual_information", "no 'mutual_information' here, only log_probs, predicted, probabilities, conf"),
+        ("mutual_information", "Members, and what they do not agree on, come with `--pep`."),
+        ("", "there is no '' here"),
+    ],
+)
+def test_columns_that_are_not_there_are_refused(peppermill, folder, columns, match):
+    found = peppermill(*ARGUMENTS, "--columns", columns)
+    assert found.exit_code == 2
+    assert match in " ".join(found.stderr.split())
+
+
 # Data without labels
 
 
