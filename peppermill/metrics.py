@@ -169,6 +169,52 @@ def false_positive_rate(inside: Tensor, outside: Tensor, recall: float = 0.95) -
     return float((inside.double() >= ordered[caught - 1]).double().mean())
 
 
+def fpr_at_95(inside: Tensor, outside: Tensor) -> float:
+    """`false_positive_rate` at a recall of 95 %."""
+    return false_positive_rate(inside, outside, 0.95)
+
+
+def risk_coverage_curve(log_probs: Tensor, labels: Tensor, confidence: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Coverages k/N and risks, [N] each: the error rate of the k items of largest confidence, for k = 1..N.
+
+    The confidence is the largest probability, or what is given: `-uncertainty.mutual_information`, say. Items of equal
+    confidence come in random order, so each counts with the error rate of all of them.
+    """
+    errors, order = _errors_by_confidence(log_probs, labels, confidence)
+    counts = torch.arange(1, len(labels) + 1, dtype=torch.float64, device=labels.device)
+    return counts / len(labels), errors[order].cumsum(0) / counts
+
+
+def aurc(log_probs: Tensor, labels: Tensor, confidence: Tensor | None = None) -> float:
+    """The area under the risk-coverage curve (Geifman and El-Yaniv, 2017): the mean risk over all coverages."""
+    return float(risk_coverage_curve(log_probs, labels, confidence)[1].mean())
+
+
+def excess_aurc(log_probs: Tensor, labels: Tensor, confidence: Tensor | None = None) -> float:
+    """AURC minus that of a confidence that ranks every error last; 0 is perfect (Geifman et al., 2019)."""
+    wrong = item_errors(log_probs, labels)
+    return aurc(log_probs, labels, confidence) - aurc(log_probs, labels, -wrong)
+
+
+def item_aurc(log_probs: Tensor, labels: Tensor) -> Tensor:
+    """AURC as a mean over items: sum_{k >= r} 1/k for an error at rank r, [N]; the ranks are those of all items."""
+    errors, order = _errors_by_confidence(log_probs, labels, None)
+    shares = 1 / torch.arange(1, len(labels) + 1, dtype=torch.float64, device=labels.device)
+    weights = torch.zeros_like(shares).index_put_((order,), shares.flip(0).cumsum(0).flip(0))
+    return errors * weights
+
+
+def _errors_by_confidence(log_probs: Tensor, labels: Tensor, confidence: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The expected error of each item, equal for equal confidences, and the order of falling confidence."""
+    errors = item_errors(log_probs, labels)
+    confidence = log_probs.double().amax(dim=1) if confidence is None else confidence
+    if confidence.shape != labels.shape:
+        raise ValueError(f"`confidence` of shape {list(confidence.shape)} must be [{len(labels)}], one for each item.")
+    _, group, counts = confidence.unique(return_inverse=True, return_counts=True)
+    sums = torch.zeros(len(counts), dtype=torch.float64, device=labels.device).index_add_(0, group, errors)
+    return (sums / counts)[group], confidence.argsort(descending=True, stable=True)
+
+
 def item_nll(log_probs: Tensor, labels: Tensor) -> Tensor:
     """-ln L_i of each item, [N]."""
     _check(log_probs, labels)
@@ -249,6 +295,14 @@ SCORES = {
     ),
     "error": Score(
         "error", "error", "mistakes", lambda p, _: item_errors(p.log_probs, p.labels), percent=True, binary=True
+    ),
+    "aurc": Score(
+        "aurc",
+        "AURC",
+        "mistakes when abstaining",
+        lambda p, _: item_aurc(p.log_probs, p.labels),
+        percent=True,
+        headline=False,
     ),
     "rmse": Score(
         "rmse", "RMSE", "typical error", lambda p, _: (p.labels - p.log_probs[:, 0]).square(), np.sqrt, ("regression",)

@@ -390,3 +390,61 @@ def test_symmetrized_kl_of_samples_apart_is_finite():
     """By hand, 2 bins: p = (10.5, 0.5)/11, q = (0.5, 10.5)/11, so 2 * (10/11) * ln 21."""
     found = metrics.symmetrized_kl(torch.zeros(10), torch.ones(10), bins=2)
     assert found == pytest.approx(2 * 10 / 11 * math.log(21))
+
+
+# Abstaining
+
+
+def sure_and_unsure(count=400, classes=5, seed=0):
+    """Log-probabilities that differ in their confidence, and labels drawn from a flatter version of them."""
+    generator = torch.Generator().manual_seed(seed)
+    logits = 3 * torch.randn(count, classes, generator=generator, dtype=torch.float64)
+    labels = torch.multinomial((logits / 2).softmax(dim=1), 1, generator=generator).squeeze(1)
+    return logits.log_softmax(dim=1), labels
+
+
+def test_the_risk_coverage_curve_is_that_of_torch_uncertainty():
+    library = pytest.importorskip("torch_uncertainty.metrics.classification")
+    log_probs, labels = sure_and_unsure()
+    known = library.AURC()
+    known.update(log_probs.exp(), labels)
+    coverage, risk = metrics.risk_coverage_curve(log_probs, labels)
+    torch.testing.assert_close(risk, known.partial_compute().double(), rtol=1e-6, atol=1e-7)
+    assert coverage.tolist() == [k / 400 for k in range(1, 401)]
+    # Theirs is the trapezoid between coverages 1/N and 1, ours the mean of all N risks.
+    trapezoid = float((risk.sum() - (risk[0] + risk[-1]) / 2) / 399)
+    assert trapezoid == pytest.approx(float(known.compute()), rel=1e-6)
+    assert metrics.aurc(log_probs, labels) == pytest.approx(float(risk.mean()), rel=1e-12)
+
+
+def test_aurc_is_a_mean_over_items():
+    log_probs, labels = sure_and_unsure()
+    assert float(metrics.item_aurc(log_probs, labels).mean()) == pytest.approx(metrics.aurc(log_probs, labels))
+
+
+def test_equal_confidences_count_as_in_random_order():
+    """One certain item that is right, then three equal ones with one error: risks 0, 1/6, 2/9, 1/4."""
+    probabilities = torch.tensor([[0.7, 0.3], [0.7, 0.3], [1.0, 0.0], [0.3, 0.7]])
+    labels = torch.tensor([1, 0, 0, 1])
+    _, risk = metrics.risk_coverage_curve(probabilities.log(), labels)
+    torch.testing.assert_close(risk, torch.tensor([0, 1 / 6, 2 / 9, 1 / 4], dtype=torch.float64))
+
+
+def test_a_perfect_ranking_has_no_excess_and_another_confidence_may_rank():
+    log_probs, labels = sure_and_unsure()
+    wrong = metrics.item_errors(log_probs, labels)
+    assert metrics.excess_aurc(log_probs, labels, -wrong) == 0
+    assert 0 < metrics.excess_aurc(log_probs, labels) < metrics.excess_aurc(log_probs, labels, wrong)
+    assert metrics.excess_aurc(*sure_and_unsure(), 0 * wrong) == pytest.approx(
+        float(wrong.mean()) - metrics.aurc(log_probs, labels, -wrong)
+    )
+    with pytest.raises(ValueError, match=r"`confidence` of shape \[3\] must be \[400\]"):
+        metrics.aurc(log_probs, labels, torch.zeros(3))
+
+
+def test_fpr_at_95_is_that_of_scikit_learn():
+    generator = torch.Generator().manual_seed(0)
+    inside, outside = torch.randn(500, generator=generator), torch.randn(300, generator=generator) + 1
+    truth = np.r_[np.zeros(500), np.ones(300)]
+    rates, recalls, _ = sklearn_metrics.roc_curve(truth, torch.cat([inside, outside]), drop_intermediate=False)
+    assert metrics.fpr_at_95(inside, outside) == pytest.approx(rates[np.argmax(recalls >= 0.95)])

@@ -161,5 +161,5 @@ def test_the_scores_of_many_pixels_are_kept_by_image_and_bin():
     labels = torch.zeros(10_000, dtype=torch.long)
     scores = item_scores(pm.Predictions(log_probs, labels, log_probs[:, 0], pm.Categorical(), images), bins=20)
     assert {name: score.terms.totals.shape for name, score in scores.items()} == {
-        "nll": (4,), "brier": (4,), "ece": (4, 20), "error": (4,)
+        "nll": (4,), "brier": (4,), "ece": (4, 20), "error": (4,), "aurc": (4,)
     }  # fmt: skip

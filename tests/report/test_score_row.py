@@ -54,7 +54,7 @@ def test_it_is_in_the_table_of_a_run_file(run, tmp_path):
     pm.write_run(run, tmp_path / "run.json")
     content = pm.read_run(tmp_path / "run.json")
     value = run.methods[0].scores.accuracy.value
-    assert table.header(content) == ["method", "NLL", "Brier", "ECE % (20 bins)", "error %", "Hits %"]
+    assert table.header(content) == ["method", "NLL", "Brier", "ECE % (20 bins)", "error %", "AURC %", "Hits %"]
     assert table.rows(content)[0][-1][0] == f"{100 * value:.1f}"
     assert "| Hits % |" in table.markdown(content)
     assert table.sweep_header(content["sweep"])[-1] == "Hits %"
