@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from peppermill.likelihood import Bernoulli, Categorical, Gaussian
     from peppermill.noise import Noise
     from peppermill.predictions import Predictions, predict
+    from peppermill.predictors.augmentation import TestTimeAugmentation
     from peppermill.predictors.deep_ensemble import DeepEnsemble
     from peppermill.predictors.mc_dropout import McDropout
     from peppermill.predictors.single_network import SingleNetwork
@@ -71,6 +72,7 @@ __all__ = [
     "SizeCurve",
     "Sweep",
     "Tempered",
+    "TestTimeAugmentation",
     "TwoStage",
     "Uncertainty",
     "WeightAverage",
@@ -120,6 +122,7 @@ _NAMES_BY_MODULE = {
     "likelihood": "Bernoulli Categorical Gaussian",
     "noise": "Noise",
     "predictions": "Predictions predict",
+    "predictors.augmentation": "TestTimeAugmentation",
     "predictors.deep_ensemble": "DeepEnsemble",
     "predictors.mc_dropout": "McDropout",
     "predictors.single_network": "SingleNetwork",

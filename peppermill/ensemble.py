@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -271,8 +270,7 @@ class PepEnsemble(nn.Module):
         if torch.compiler.is_compiling():
             from peppermill.engines.compiled import compiled_outputs
 
-            calls = [(view, partial(compiled_outputs, part, self.engine.precision)) for view, part in members.parts()]
-            outputs = torch.cat([view.outputs(call, args, kwargs) for view, call in calls])
+            outputs = compiled_outputs(members, self.engine.precision, args, kwargs)
         else:
             found = []
             for group in self.engine.groups(members, args, kwargs):

@@ -20,6 +20,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 REGISTRIES = {
     "Noise laws (`noise=`)": "peppermill.noise:LAWS",
     "Likelihoods (`likelihood=`)": "peppermill.likelihood:LIKELIHOODS",
+    "Views (`views=`)": "peppermill.views:VIEWS",
     "Searches (`search=`)": "peppermill.tuning:SEARCHES",
     "Calibrators": "peppermill.calibrators:CALIBRATORS",
     "Engines (`engine=`)": "peppermill.engines:ENGINES",

@@ -37,6 +37,7 @@ NAMES = [
     "SizeCurve",
     "Sweep",
     "Tempered",
+    "TestTimeAugmentation",
     "TwoStage",
     "Uncertainty",
     "WeightAverage",

@@ -19,6 +19,7 @@ from peppermill.engines import ENGINES, EngineRow
 from peppermill.noise import LAWS, Law
 from peppermill.predictors import PREDICTORS, PredictorRow
 from peppermill.tuning import SEARCHES, SearchRow
+from peppermill.views import VIEWS, View
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT / "scripts"))
@@ -61,12 +62,24 @@ def test_a_search_is_one_row(monkeypatch, overfitted):
         pm.fit(model, validation, search="best")
 
 
+def test_a_view_is_one_row(monkeypatch, overfitted, tmp_path):
+    monkeypatch.setitem(VIEWS, "rolled", View("rolled", "rolled by one", lambda x: x.roll(1, dims=-1)))
+    model, validation, _ = overfitted
+    pep = pm.fit(model, validation, size=2, views="rolled")
+    pep.save(tmp_path / "pep.json")
+    assert [view.name for view in pm.load(tmp_path / "pep.json", model).recipe.views] == ["identity", "rolled"]
+    with pytest.raises(ValueError, match=r"`views='turned'` is unknown: choose from .*, rolled, or give a function"):
+        pm.fit(model, validation, views="turned")
+
+
 def test_rows_are_in_the_help_of_the_command_line():
     """In a process of its own, which adds the rows before the command is imported."""
     code = """
 from peppermill.engines import ENGINES, EngineRow
 from peppermill.noise import LAWS, Law
 from peppermill.tuning import SEARCHES, SearchRow
+from peppermill.views import VIEWS, View
+VIEWS["rolled"] = View("rolled", "rotund", None)
 LAWS["signs"] = Law("signs", "plusminus", None)
 ENGINES["slow"] = EngineRow("slow", "leisurely", "")
 SEARCHES["classic"] = SearchRow("classic", "antiquated", "")
@@ -75,7 +88,7 @@ app(["fit", "--help"])
 """
     environment = {**os.environ, "COLUMNS": "200", "PYTHONPATH": str(ROOT)}
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment).stdout
-    words = ("signs", "plusminus", "slow", "leisurely", "classic", "antiquated")
+    words = ("signs", "plusminus", "slow", "leisurely", "classic", "antiquated", "rolled", "rotund")
     assert [word for word in words if word not in shown] == []
 
 
@@ -87,6 +100,7 @@ app(["fit", "--help"])
         (PREDICTORS, PredictorRow("oracle", "oracle", "knows everything", torch.nn.Identity)),
         (ENGINES, EngineRow("slow", "the loop under another name", "peppermill.engines.loop:loop")),
         (SEARCHES, SearchRow("classic", "golden section under another name", "peppermill.tuning.golden:Golden")),
+        (VIEWS, View("rolled", "rolled by one", torch.nn.Identity())),
     ],
 )
 def test_a_row_is_in_the_pages(monkeypatch, table, row):
@@ -94,7 +108,7 @@ def test_a_row_is_in_the_pages(monkeypatch, table, row):
     assert f"| `{row.name}` | {row.help} |" in update_docs.registries()
 
 
-@pytest.mark.parametrize("table", [LAWS, CALIBRATORS, PREDICTORS, ENGINES, SEARCHES])
+@pytest.mark.parametrize("table", [LAWS, CALIBRATORS, PREDICTORS, ENGINES, SEARCHES, VIEWS])
 def test_every_row_has_its_name_and_a_line_of_help(table):
     for name, row in table.items():
         assert row.name == name

@@ -15,6 +15,7 @@ from peppermill.engines.member_weights import MemberWeights
 from peppermill.plumbing.devices import device_of
 from peppermill.plumbing.nested import output_tensor
 from peppermill.types import Params
+from peppermill.views import View
 
 
 def compiled(runner: Runner, weights: MemberWeights, members: Members, args: Any, kwargs: Any) -> Iterator[Group]:
@@ -28,14 +29,18 @@ def compiled(runner: Runner, weights: MemberWeights, members: Members, args: Any
 
 def compiled_outputs(members: Members, precision: str | None, args: Any, kwargs: Any) -> Tensor:
     """Inside `torch.compile(pep)`: m plain calls that the compiler can follow, with weights made out of its sight."""
-    with autocast(device_of(members.model), precision):
-        outputs = [
-            output_tensor(torch.func.functional_call(members.model, params, args, kwargs))
-            for params in _member_params(members)
-        ]
-    return torch.stack(outputs)
+    found = []
+    for view, weights in _weights_by_view(members):
+
+        def outputs(args: Any, kwargs: Any, weights: list[Params] = weights) -> Tensor:
+            with autocast(device_of(members.model), precision):
+                calls = [torch.func.functional_call(members.model, params, args, kwargs) for params in weights]
+            return torch.stack([output_tensor(one) for one in calls])
+
+        found.append(view.outputs(outputs, args, kwargs))
+    return torch.cat(found)
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
-def _member_params(members: Members) -> list[Params]:
-    return list(members.perturbation().members(members.sigma))
+def _weights_by_view(members: Members) -> list[tuple[View, list[Params]]]:
+    return [(view, list(part.perturbation().members(part.sigma))) for view, part in members.parts()]

@@ -81,10 +81,10 @@ class EnsembleGraph(nn.Module):
         self.code = (shell_of(network),)  # nn.Module does not look for submodules in a tuple
         self.views = ensemble.recipe.views or (IDENTITY,)
         members = list(ensemble.perturbation.members(ensemble.sigma))
-        members *= ensemble.passes // len(members)  # at sigma = 0 one for each view
         state = {**dict(network.named_parameters()), **dict(network.named_buffers())}
         shared = self._hold("shared", {name: value for name, value in state.items() if name not in members[0]})
         self.attributes = [{**shared, **self._hold(f"member{j}", params)} for j, params in enumerate(members)]
+        self.attributes *= ensemble.passes // len(members)  # at sigma = 0 the same weights for each view
 
         def forward(*args: Any, **kwargs: Any) -> dict[str, Tensor]:
             return self.average(*args, **kwargs)

@@ -45,6 +45,8 @@ def export_ensemble(ensemble: PepEnsemble, path: str | Path, example: Inputs) ->
         "sigma": ensemble.sigma,
         "size": ensemble.size,
         "temperature": ensemble.temperature,
+        "calibrator": ensemble.calibrator.name,
+        "views": [view.name for view in ensemble.recipe.views],
         "likelihood": ensemble.likelihood.name,
     }
     try:

@@ -32,6 +32,11 @@ def narrow():
     return nn.Sequential(nn.Linear(6, 31), nn.ReLU(), nn.Linear(31, 3))
 
 
+def flat():
+    """Pictures of 4 x 4 pixels in."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(16, 3))
+
+
 def softmaxed():
     return nn.Sequential(resnet(), nn.Softmax(dim=1))
 

@@ -2,9 +2,12 @@
 
 import json
 
+import networks
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
 
 import peppermill as pm
 
@@ -63,6 +66,37 @@ def test_every_option_is_that_of_the_library(done, network, data, options, keywo
     assert found.sigma == expected.sigma
     assert found.recipe.selected == expected.recipe.selected
     assert found.recipe.noise == expected.recipe.noise
+
+
+@pytest.mark.filterwarnings("ignore::peppermill.types.PepWarning")
+@pytest.mark.parametrize(
+    "given",
+    [("--views", "horizontal_flip,vertical_flip"), ("--views", "horizontal_flip", "--views", "vertical_flip")],
+)
+def test_views_are_given_by_name_and_saved(done, folder, given):
+    inputs, labels = np.random.default_rng(0).normal(size=(30, 1, 4, 4)).astype("float32"), np.arange(30) % 3
+    np.savez("pictures.npz", x=inputs, y=labels)
+    save_file(networks.seeded(lambda: nn.Sequential(nn.Flatten(), nn.Linear(16, 3))).state_dict(), "flat.safetensors")
+    done("fit", "python:my_models:flat", "npz:pictures.npz", "--weights", "flat.safetensors", "--size", 3, *given)
+    content = json.loads((folder / "pep.json").read_text())
+    assert content["views"] == ["horizontal_flip", "vertical_flip"]
+    assert "views: horizontal_flip, vertical_flip" in done("info", "pep.json")
+    model = nn.Sequential(nn.Flatten(), nn.Linear(16, 3)).eval()
+    model.load_state_dict(load_file("flat.safetensors"))
+    names = ["horizontal_flip", "vertical_flip"]
+    expected = pm.fit(model, (torch.from_numpy(inputs), torch.from_numpy(labels)), size=3, views=names)
+    assert content["sigma"] == expected.sigma
+
+
+@pytest.mark.parametrize(
+    ("view", "message"),
+    [("mirror", "`views='mirror'` is unknown: choose from horizontal_flip"), ("vertical_flip", "hold no pictures")],
+)
+def test_a_view_that_cannot_be_is_one_line(peppermill, view, message):
+    found = peppermill(*ARGUMENTS, "--views", view)
+    assert found.exit_code == 2
+    assert message in found.stderr
+    assert "Traceback" not in found.stderr
 
 
 def test_data_may_come_from_a_function(done):

@@ -190,6 +190,15 @@ def no_item_counts(what: str) -> None:
     {"fit": pm.fit, "predict": pm.predict, "sweep": pm.sweep_sigma}[what](model, (inputs, labels))
 
 
+def views(count: int, batch_size: int) -> list[Any]:
+    """Members that see flipped pictures; the views weigh unequally."""
+    model, images = networks.cnn(), networks.items(count, (1, 6, 6))
+    options: dict[str, Any] = {"size": 3, "views": "horizontal_flip", "batch_size": batch_size}
+    pep = pm.fit(model, images, search=pm.Golden(upper=0.5, iterations=2), **options)
+    found = pep.with_sigma(0.2).member_pass(Batches(images, model, batch_size=batch_size))
+    return [pep.sigma, list(pep.search.points), found.member_log_likelihoods.tolist(), found.averaged.tolist()]
+
+
 def likelihoods(name: str) -> list[Any]:
     """A regression, and questions with yes or no."""
     model = networks.mlp(classes=2)
@@ -264,6 +273,9 @@ def odd_one_out(what: str) -> Any:
         options["noise"] = pm.Noise(seed=int(odd))
     elif what == "parameters":
         options["parameters"] = "last_layer" if odd else "kernels"
+    elif what == "views":
+        model, data = networks.cnn(), networks.items(40, (1, 6, 6))
+        options["views"] = "vertical_flip" if odd else "horizontal_flip"
     elif what == "length":
         data = networks.items(38 if odd else 40)
     elif what == "labels":

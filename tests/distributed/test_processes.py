@@ -106,6 +106,10 @@ def test_all_items_ignored_is_an_error_for_all(team, what):
         assert answer.error == "ValueError"
 
 
+def test_views_are_shared_too(team):
+    assert_same(team.do("views", 30, 4, processes=3), alone("views", 30, 4).found)
+
+
 @pytest.mark.parametrize("name", ["gaussian", "bernoulli"])
 def test_other_likelihoods_are_shared_too(team, name):
     expected = alone("likelihoods", name).found
@@ -134,6 +138,7 @@ def test_what_depends_on_batches_pictures_or_all_the_data_is_the_same(team, job)
         ("weights", r"not given the same weights: process 0 has \d+, process 2 has \d+\."),
         ("seed", r"not given the same `noise`: .*seed=0.*process 2 has .*seed=1"),
         ("parameters", r"not given the same `parameters`: process 0 has .*0.weight.*process 2 has \['2.weight'\]"),
+        ("views", r"not given the same `views`: process 0 has .*horizontal_flip.*process 2 has .*vertical_flip"),
         ("length", r"not given the same number of items in `validation`: process 0 has 40, process 2 has 38\."),
     ],
 )

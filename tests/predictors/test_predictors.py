@@ -41,6 +41,31 @@ def test_a_deep_ensemble_of_one_yes_or_no_output_averages_the_probability_of_yes
     assert pm.evaluate(ensemble, (x, labels)).nll.value == pytest.approx(-expected.log().mean().item(), rel=1e-5)
 
 
+def test_test_time_augmentation_averages_what_the_views_give() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(12, 3)).eval()
+    x, labels = data(40)[0].new_tensor(range(480)).sin().view(40, 1, 3, 4), data(40)[1]
+    augmented = pm.TestTimeAugmentation(model, ["horizontal_flip", "vertical_flip"])
+    expected = torch.stack([model(y).softmax(1) for y in (x, x.flip(-1), x.flip(-2))]).mean(0)
+    torch.testing.assert_close(augmented(x).exp(), expected)
+    assert pm.evaluate(augmented, (x, labels)).nll.value == pytest.approx(
+        -expected[torch.arange(40), labels].log().mean().item(), rel=1e-5
+    )
+    assert augmented.passes == 3
+    pep = pm.PepEnsemble.at_sigma(model, 0.0, size=3, views=["horizontal_flip", "vertical_flip"])
+    torch.testing.assert_close(augmented(x), pep(x))
+    tempered = pm.fit_temperature(augmented, (x, torch.multinomial(expected, 1)[:, 0]))
+    torch.testing.assert_close(tempered(x), (expected.log() / tempered.temperature).log_softmax(1))
+
+
+def test_test_time_augmentation_keeps_the_likelihood() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(4, 1)).eval()
+    x = torch.linspace(-1, 2, 20).view(5, 1, 2, 2)
+    augmented = pm.TestTimeAugmentation(model, likelihood="bernoulli")
+    torch.testing.assert_close(augmented(x).sigmoid(), (model(x).sigmoid() + model(x.flip(-1)).sigmoid()) / 2)
+    with pytest.raises(ValueError, match="hold no pictures"):
+        augmented(x.flatten(1))
+
+
 def test_mc_dropout_averages_the_passes_that_a_loop_by_hand_makes() -> None:
     model, (x, _) = network(), data()
     found = pm.McDropout(model, 6, seed=3)(x)
