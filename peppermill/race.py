@@ -27,6 +27,7 @@ from peppermill.passes import MemberPass
 from peppermill.plumbing.nested import bytes_of, map_tensors
 from peppermill.plumbing.progress import progress
 from peppermill.tuning.layer_scales import Scales, fit_scales
+from peppermill.tuning.result import Evaluation
 from peppermill.tuning.two_stage import TwoStage
 from peppermill.types import Data, Likelihood, PepWarning
 from peppermill.views import ViewsLike, views_named
@@ -226,7 +227,12 @@ class _Course:
             candidates.append(
                 Candidate(entry.name, entry.pep.passes, entry.parameters, -entry.value, mean, error, verdict)
             )
-        pep.race = Race(tuple(candidates), len(choice.log_likelihoods), self.spent, self.note)
+        items, tried = len(choice.log_likelihoods), pep.search.evaluations
+        alone = next(e for e in self.entries if e.name == "network").value * items
+        zero = Evaluation(0.0, alone, pep.temperature, choice.value * items)
+        search = replace(pep.search, evaluations=tried or (zero,), items=items, passes=self.spent)
+        pep = _changed(pep, search=search)
+        pep.race = Race(tuple(candidates), items, self.spent, self.note)
         return pep
 
     def _calibrated(self, entry: _Entry) -> PepEnsemble:

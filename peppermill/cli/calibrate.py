@@ -54,7 +54,8 @@ def command(
     pep.with_split(split).save(out)
     race = pep.race
     say(str(race))
-    say(f"chosen: {race.choice.name}, {race.choice.passes} forward passes for a prediction")
+    plural = "es" if pep.passes > 1 else ""
+    say(f"chosen: {race.choice.name}; a prediction costs {pep.passes} forward pass{plural}")
     say(f"wrote {out} ({out.stat().st_size:,} bytes). Next:")
     with_weights = f" --weights {weights}" if weights else ""
     tested = shlex.quote(data) if split else "TEST-DATA"

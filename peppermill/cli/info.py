@@ -38,14 +38,14 @@ def _show_run(content: dict[str, Any]) -> None:
 def _show_ensemble(content: dict[str, Any]) -> None:
     noise, selection, search, network = (content[key] for key in ("noise", "selection", "search", "fingerprint"))
     pairs = "antithetic pairs" if noise["antithetic"] else "independent members"
-    say(f"an ensemble of {content['size']} members, {noise['law']} noise, {pairs}, seed {noise['seed']}")
-    calibrator = content["calibrator"]
-    after = f"temperature = {calibrator['temperature']:.6g}" if "temperature" in calibrator else calibrator["name"]
-    say(
-        f"sigma = {content['sigma']:.6g}, {after}"
-        + (f", views: {', '.join(content['views'])}" if content["views"] else "")
-    )
-    say(f"perturbs {selection['arrays']} arrays ({selection['rule']}) of a network with {network['numbers']:,} numbers")
+    calibrator, of = content["calibrator"], f"of a network with {network['numbers']:,} numbers"
+    if content["sigma"]:
+        say(f"an ensemble of {content['size']} members, {noise['law']} noise, {pairs}, seed {noise['seed']}")
+        say(f"sigma = {content['sigma']:.6g}; perturbs {selection['arrays']} arrays ({selection['rule']}) {of}")
+    else:
+        say(f"the predictions {of}, without noise")
+    views = f"; views: {', '.join(content['views'])}" if content["views"] else ""
+    say(f"calibrator: {calibrator['name']}, temperature = {calibrator['temperature']:.6g}{views}")
     say(f"likelihood: {content['likelihood']['name']}")
     spent = f" and {search['passes']:.1f} forward passes" if search.get("passes") else ""
     say(f"found on {search['items']:,} validation items with {len(search['evaluations'])} values of sigma{spent}:")

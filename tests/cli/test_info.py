@@ -17,7 +17,8 @@ def test_an_ensemble(done, network, data, folder):
     (folder / "my_models.py").unlink()
     written = done("info", "pep.json")
     assert "an ensemble of 4 members, uniform noise, independent members, seed 9" in written
-    assert f"sigma = {pep.sigma:.6g}, temperature = 1" in written
+    assert f"sigma = {pep.sigma:.6g}; perturbs 2 arrays" in written
+    assert "calibrator: temperature, temperature = 1" in written
     assert "perturbs 2 arrays (kernels) of a network with 323 numbers" in written
     assert "likelihood: categorical" in written
     assert (
