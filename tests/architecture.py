@@ -77,7 +77,7 @@ CORE = [
 BUDGET = {
     "top level": (2050, 14),
     "tuning": (750, 7),
-    "calibrators": (440, 4),  # the plan has 300: L-BFGS in units of standard errors, in chunks that stay in the cache
+    "calibrators": (450, 4),  # the plan has 300: L-BFGS in units of standard errors, in chunks that stay in the cache
     "views": (150, 2),
     "engines": (1300, 10),  # the plan has 1,250: the trace that patches no other thread, and what it may not bake in
     "predictors": (330, 6),  # 30 more: any calibrator on top of any predictor

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from peppermill.calibrators.matrix import fit_matrix
-from peppermill.calibrators.temperature import Temperature, best_temperature, warn_at_limit
-from peppermill.calibrators.vector import LinearScaling, fit_vector
+from peppermill.calibrators.temperature import Temperature, warn_at_limit
 from peppermill.plumbing.warnings import warn_user
 from peppermill.types import Likelihood
 
@@ -49,22 +48,26 @@ class CalibratorRow:
 
     name: str
     help: str
-    fit: Callable[[Tensor, Tensor, Likelihood], Calibrator]
+    place: str  # module:function, imported when the calibrator is fitted
     likelihoods: tuple[str, ...] = ("categorical", "bernoulli")
     most_classes: float = math.inf
 
-
-def _fit_temperature(log_probs: Tensor, labels: Tensor, likelihood: Likelihood) -> Temperature:
-    return Temperature(best_temperature(log_probs, labels)[0])
+    def fit(self, log_probs: Tensor, labels: Tensor, likelihood: Likelihood) -> Calibrator:
+        """Fit it on log-probabilities [N, K] and labels [N]."""
+        module, _, function = self.place.partition(":")
+        found: Calibrator = getattr(import_module(f"peppermill.calibrators.{module}"), function)(log_probs, labels)
+        return found
 
 
 #: The calibrators by name. A new one is one file and one row.
 CALIBRATORS = {
     row.name: row
     for row in (
-        CalibratorRow("temperature", "one T for all classes", _fit_temperature),
-        CalibratorRow("vector", "T, and a scale and a bias for each class", fit_vector),
-        CalibratorRow("matrix", "T, and a row of scales and a bias for each class", fit_matrix, ("categorical",), 100),
+        CalibratorRow("temperature", "one T for all classes", "temperature:temperature_scaling"),
+        CalibratorRow("vector", "T, and a scale and a bias for each class", "vector:vector_scaling"),
+        CalibratorRow(
+            "matrix", "T, and a row of scales and a bias for each class", "matrix:matrix_scaling", ("categorical",), 100
+        ),
     )
 }
 
@@ -76,6 +79,8 @@ def calibrator_from(numbers: Mapping[str, Any], arrays: Mapping[str, Tensor]) ->
         raise ValueError(f"temperature is {temperature}")
     if name == "temperature":
         return Temperature(temperature)
+    from peppermill.calibrators.vector import LinearScaling  # here, so that an ensemble does not import the fitting
+
     weight, bias = arrays["weight"], arrays["bias"]
     if list(weight.shape) != [len(bias)] * (2 if name == "matrix" else 1):
         raise ValueError(f"{name} scaling has arrays of shapes {list(weight.shape)} and {list(bias.shape)}")
@@ -103,10 +108,11 @@ def fit_calibrator_on(name: str, log_probs: Tensor, labels: Tensor, likelihood: 
     """Fit a calibrator on log-probabilities [N, K] and labels [N]."""
     found = row_for(name, likelihood, log_probs.shape[1]).fit(log_probs, labels, likelihood)
     warn_at_limit(found.temperature)
-    (items, classes), present = log_probs.shape, len(labels.unique())
-    if present < classes and isinstance(found, LinearScaling):
+    items, classes = log_probs.shape
+    absent = int((labels.bincount(minlength=classes) == 0).sum())
+    if absent and name != "temperature":
         warn_user(
-            f"{classes - present:,} of {classes:,} classes do not occur in the {items:,} items on which "
+            f"{absent:,} of {classes:,} classes do not occur in the {items:,} items on which "
             f"`calibrator={name!r}` was fitted: their scale and bias are those of temperature scaling."
         )
     return found
@@ -126,11 +132,11 @@ def cross_fitted(
     `groups`, [N], are numbers of examples: all items of an example are in one fold.
     """
     row, items = row_for(name, likelihood, log_probs.shape[1]), len(labels)
-    group = torch.arange(items) if groups is None else groups.cpu().unique(return_inverse=True)[1]
-    fold = torch.from_numpy(np.random.RandomState(seed).permutation(int(group.max()) + 1) % folds)[group]
+    group = np.arange(items) if groups is None else np.unique(groups.cpu().numpy(), return_inverse=True)[1]
+    fold = torch.from_numpy(np.random.RandomState(seed).permutation(group.max() + 1) % folds)[group].to(labels.device)
     found = torch.zeros_like(log_probs[:, 0])
-    for number in fold.unique():
-        inside = (fold == number).to(labels.device)
+    for number in range(int(fold.max()) + 1):
+        inside = fold == number
         if bool(inside.all()):
             raise ValueError(f"`folds={folds}` and {items} items of one example leave nothing to fit on.")
         fitted = row.fit(log_probs[~inside], labels[~inside], likelihood)

@@ -8,10 +8,9 @@ import torch
 from torch import Tensor
 
 from peppermill.calibrators.vector import STRENGTHS, LinearScaling, choose_path, follow_path, tempered_items
-from peppermill.types import Likelihood
 
 
-def fit_matrix(log_probs: Tensor, labels: Tensor, likelihood: Likelihood) -> LinearScaling:
+def matrix_scaling(log_probs: Tensor, labels: Tensor) -> LinearScaling:
     """Matrix scaling of log-probabilities [N, K]: first the strength for diagonal and bias, then that for the rest.
 
     Each of the K - 1 other entries of a row is held K - 1 times as strongly as the diagonal would be.
@@ -22,5 +21,5 @@ def fit_matrix(log_probs: Tensor, labels: Tensor, likelihood: Likelihood) -> Lin
     own[:, -1] = True
     path = choose_path(items, [torch.where(own, strength, math.inf) for strength in STRENGTHS])
     first = torch.where(own, path[-1].clamp(max=STRENGTHS[1]), math.inf)
-    rest = [torch.where(own, first, (classes - 1) * strength) for strength in STRENGTHS[1:]]
+    rest = [torch.where(own, first, (classes - 1) * strength) for strength in STRENGTHS[1:-1]]
     return follow_path(temperature, items, [*path[:-1], *choose_path(items, [path[-1], *rest])])

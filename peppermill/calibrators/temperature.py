@@ -37,6 +37,11 @@ class Temperature:
         return {}
 
 
+def temperature_scaling(log_probs: Tensor, labels: Tensor) -> Temperature:
+    """Temperature scaling of log-probabilities [N, K]."""
+    return Temperature(best_temperature(log_probs, labels)[0])
+
+
 def best_temperature(log_probs: Tensor, labels: Tensor, weights: Tensor | None = None) -> tuple[float, float]:
     """The T of largest likelihood for log-probabilities [N, K] and labels [N], and that log-likelihood.
 
@@ -51,7 +56,7 @@ def best_temperature(log_probs: Tensor, labels: Tensor, weights: Tensor | None =
 
     def slope(log_temperature: float) -> float:
         total = -weights @ z_of_label
-        for part, weight in zip(z.split(length), weights.split(length), strict=True):
+        for part, weight in zip(torch.split(z, length), torch.split(weights, length), strict=True):
             powers = part.mul(math.exp(-log_temperature)).exp_()
             total += weight @ (powers.mul(part).sum(dim=1) / powers.sum(dim=1))
         return float(total)

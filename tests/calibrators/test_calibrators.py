@@ -1,4 +1,4 @@
-"""Vector and matrix scaling against scikit-learn, finite differences and the data that made them."""
+"""Vector and matrix scaling against scikit-learn, probmetrics, scipy and the data that made them."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ import warnings
 
 import pytest
 import torch
+from scipy.optimize import minimize
 
 import peppermill as pm
 from peppermill.calibrators import CALIBRATORS, calibrator_from, cross_fitted, fit_calibrator_on
 from peppermill.calibrators.temperature import best_temperature
+from peppermill.calibrators.vector import corrected, fit_correction
+from peppermill.likelihood import temper
 
 CATEGORICAL = pm.Categorical()
 RICHER = ["vector", "matrix"]
@@ -145,3 +148,122 @@ def test_misuse_is_refused_with_its_cure():
         cross_fitted("vector", log_probs, labels, CATEGORICAL, groups=torch.zeros(50))
     with pytest.raises(ValueError, match=r"matrix scaling has arrays of shapes \[3\] and \[3\]"):
         calibrator_from({"name": "matrix", "temperature": 1.0}, {"weight": torch.zeros(3), "bias": torch.zeros(3)})
+
+
+def penalised_loss(tempered, labels, ridge):
+    """The negative penalised log-likelihood as a function of the correction, written down once more."""
+
+    def loss(flat):
+        correction = torch.as_tensor(flat, dtype=torch.float64).reshape(ridge.shape)
+        weight = correction[:, :-1]
+        moved = tempered * weight[:, 0] if weight.shape[1] == 1 else tempered @ weight.T
+        logits = tempered + moved + correction[:, -1]
+        return torch.nn.functional.cross_entropy(logits, labels, reduction="sum") + (ridge * correction.square()).sum()
+
+    return loss
+
+
+@pytest.mark.parametrize("columns", [2, 5])
+@pytest.mark.parametrize("strength", [0.1, 5.0, 100.0])
+def test_the_correction_is_where_the_gradient_vanishes_from_any_start(columns, strength):
+    """Autograd for the gradient, finite differences and another start for scipy: a concave function has one peak."""
+    log_probs, labels = distorted(300, 4)
+    ridge = torch.full((4, columns), strength, dtype=torch.float64)
+    ridge[:, : columns - 2] *= 3
+    start = torch.randn(4, columns, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) / 4
+    loss = penalised_loss(log_probs, labels, ridge)
+    for first in (None, start):
+        found = fit_correction([(log_probs, labels)], ridge, first, 1e-14).requires_grad_()
+        [gradient] = torch.autograd.grad(loss(found), found)
+        assert float(gradient.abs().max()) < 0.1  # one more item would change it by about 1
+        theirs = minimize(lambda flat: float(loss(flat)), start.flatten().numpy(), method="BFGS")
+        assert float(loss(found.detach())) == pytest.approx(theirs.fun, rel=1e-7)
+        torch.testing.assert_close(found.detach().flatten(), torch.from_numpy(theirs.x), rtol=0, atol=2e-3)
+
+
+def test_parts_of_the_items_are_the_items():
+    log_probs, labels = distorted(70, 3)
+    ridge = torch.full((3, 2), 2.0)
+    halves = [(log_probs[:20], labels[:20]), (log_probs[20:20], labels[20:20]), (log_probs[20:], labels[20:])]
+    torch.testing.assert_close(
+        fit_correction(halves, ridge, None, 1e-14), fit_correction([(log_probs, labels)], ridge, None, 1e-14)
+    )
+
+
+@pytest.mark.parametrize(("classes", "columns"), [(2, 2), (4, 5)])
+def test_without_a_ridge_it_is_the_logistic_regression_of_scikit_learn(classes, columns):
+    """Vector scaling of two classes and matrix scaling of any number are regressions on the log-probabilities."""
+    linear_model = pytest.importorskip("sklearn.linear_model")
+    log_probs, labels = distorted(2000, classes)
+    theirs = linear_model.LogisticRegression(C=1e6, tol=1e-8, max_iter=3000).fit(log_probs.numpy(), labels.numpy())
+    correction = fit_correction([(log_probs, labels)], torch.full((classes, columns), 1e-7), None, 1e-14)
+    found = corrected(log_probs, correction).exp()
+    torch.testing.assert_close(found, torch.from_numpy(theirs.predict_proba(log_probs.numpy())), rtol=0, atol=2e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", RICHER)
+def test_probmetrics_finds_the_same_at_its_own_strength(name):
+    """Its ridges are K, and K (K - 1) off the diagonal; it smooths T a little and works in float32."""
+    pytest.importorskip("numba")
+    theirs = pytest.importorskip("probmetrics.calibrators")
+    log_probs, labels = distorted(4000, 4)
+    other, other_labels = distorted(4000, 4, seed=1)
+    kind = theirs.SVSCalibrator if name == "vector" else theirs.SMSCalibrator
+    made = kind(penalty="ridge", opt="bfgs")
+    made.fit(log_probs.exp().numpy(), labels.numpy())
+    expected = torch.from_numpy(made.predict_proba(other.exp().numpy())).double()
+    temperature, _ = best_temperature(log_probs, labels)
+    ridge = torch.full((4, 2), 4.0)
+    if name == "matrix":
+        ridge = torch.where(torch.eye(4, 5).bool() | (torch.arange(5) == 4), 4.0, 12.0)
+    correction = fit_correction([(temper(log_probs, temperature), labels)], ridge, None, 1e-14)
+    torch.testing.assert_close(corrected(temper(other, temperature), correction).exp(), expected, rtol=0, atol=0.01)
+    chosen = fit_calibrator_on(name, log_probs, labels, CATEGORICAL)
+    assert nll(chosen, other, other_labels) < nll(lambda _: expected.log(), other, other_labels) + 0.002
+
+
+@pytest.mark.parametrize("likelihood", [CATEGORICAL, pm.Bernoulli()])
+def test_random_labels_are_not_learnt(likelihood):
+    """200 items, two classes, labels by a coin: on other items no worse than the coin, but for noise.
+
+    The four numbers would cost 4 / (2 * 200) = 0.01 in NLL without a ridge; on average much less is lost.
+    """
+    excess = []
+    for seed in range(20):
+        generator = torch.Generator().manual_seed(seed)
+        log_probs = torch.randn(1200, 2, generator=generator, dtype=torch.float64).log_softmax(dim=1)
+        labels = torch.randint(2, (1200,), generator=generator)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", pm.PepWarning)  # of a temperature of 20
+            found = fit_calibrator_on("vector", log_probs[:200], labels[:200], likelihood)
+        expected = -found(log_probs[200:]).mean()  # over both labels, which are equally likely
+        excess.append(float(expected) - math.log(2))
+    assert sum(excess) / len(excess) < 0.005
+    assert max(excess) < 0.03
+
+
+def test_yes_or_no_questions_get_a_scale_and_a_bias_for_each_answer():
+    """Beta calibration (Kull et al., 2017) by scikit-learn: a regression on ln p and ln (1 - p)."""
+    linear_model = pytest.importorskip("sklearn.linear_model")
+    log_probs, labels = distorted(5000, 2, scale=0.4)
+    theirs = linear_model.LogisticRegression(C=1e6, tol=1e-8, max_iter=3000).fit(log_probs.numpy(), labels.numpy())
+    best = torch.from_numpy(theirs.predict_log_proba(log_probs.numpy()))
+    found, warm = (fit_calibrator_on(name, log_probs, labels, pm.Bernoulli()) for name in ("vector", "temperature"))
+    gap = nll(warm, log_probs, labels) - nll(lambda _: best, log_probs, labels)
+    assert nll(found, log_probs, labels) - nll(lambda _: best, log_probs, labels) < 0.15 * gap
+
+
+@pytest.mark.slow
+def test_the_demo_network_gains_from_a_scale_and_a_bias_for_each_class():
+    """Its two halves, one fitted on the other in turn: about 0.006 from the vector, more from the matrix."""
+    halves, found = [pm.predict(pm.demo.network(), half) for half in pm.demo.data()], {}
+    for name in CALIBRATORS:
+        losses = []
+        for fitted_on, others in (halves, halves[::-1]):
+            calibrator = fit_calibrator_on(name, fitted_on.log_probs, fitted_on.labels, CATEGORICAL)
+            losses.append(nll(calibrator, others.log_probs, others.labels))
+        found[name] = sum(losses) / 2
+    assert found["vector"] < found["temperature"] - 0.004
+    assert found["matrix"] < found["vector"]

@@ -134,3 +134,72 @@ def test_a_tempered_network_is_in_the_mode_of_its_network(mlp):
 def test_validation_data_are_named_in_messages(mlp, data):
     with pytest.raises(ValueError, match="`validation` has 19 inputs and 20 labels"):
         pm.fit_temperature(mlp, (data[0][:-1], data[1]))
+
+
+def logits_with_a_bias(items=1500, seed=0):
+    """Inputs that are logits with a bias and their labels, for networks that do nothing."""
+    generator = torch.Generator().manual_seed(seed)
+    logits = 2 * torch.randn(items, 3, generator=generator)
+    labels = torch.multinomial(logits.softmax(dim=1), 1, generator=generator)[:, 0]
+    return logits + torch.tensor([0.0, 1.0, -1.0]), labels
+
+
+@pytest.mark.parametrize("calibrator", ["temperature", "vector", "matrix"])
+def test_a_calibrator_goes_on_any_predictor(calibrator):
+    validation, test = logits_with_a_bias(), logits_with_a_bias(seed=1)
+    found = pm.fit_calibrator(lambda inputs: inputs, validation, calibrator)
+    assert isinstance(found, pm.Calibrated)
+    assert f"calibrator={calibrator}" in repr(found)
+    assert torch.allclose(found(test[0]).exp().sum(dim=1), torch.ones(1500))
+    gain = nll(lambda inputs: inputs, test) - nll(found, test)
+    assert gain > {"temperature": -0.01, "vector": 0.1, "matrix": 0.1}[calibrator]
+    assert nll(pm.fit_calibrator(found, validation, calibrator), test) == pytest.approx(nll(found, test), abs=0.01)
+
+
+def test_the_temperature_calibrator_is_temperature_scaling(overfitted):
+    model, validation, test = overfitted
+    found, warm = pm.fit_calibrator(model, validation, "temperature"), pm.fit_temperature(model, validation)
+    assert found.temperature == warm.temperature
+    assert nll(found, test) == nll(warm, test)
+
+
+def test_an_ensemble_stays_one_with_a_calibrator_and_saves_it(overfitted, tmp_path):
+    model, validation, _ = overfitted
+    pep = pm.fit(model, validation, size=4, temperature=True)
+    found = pm.fit_calibrator(pep, validation)
+    assert isinstance(found, pm.PepEnsemble)
+    assert (found.sigma, found.calibrator.name) == (pep.sigma, "vector")
+    assert nll(found, validation) <= nll(pep, validation) + 1e-6
+    found.save(tmp_path / "pep.json")
+    assert torch.equal(pm.load(tmp_path / "pep.json", model)(validation[0]), found(validation[0]))
+
+
+@pytest.mark.parametrize("calibrator", ["temperature", "vector"])
+def test_several_yes_or_no_questions_share_a_calibrator(calibrator):
+    generator = torch.Generator().manual_seed(0)
+    logits = 2 * torch.randn(500, 4, generator=generator)
+    labels = torch.bernoulli(logits.sigmoid(), generator=generator)
+    found = pm.fit_calibrator(lambda x: 3 * x - 1, (logits, labels), calibrator, likelihood="bernoulli")
+    assert found(logits).shape == (500, 4)
+    assert pm.evaluate(found, (logits, labels)).nll.value < 0.5
+
+
+def test_a_calibrator_that_does_not_exist_or_fit_is_refused_before_any_pass(data):
+    def never(inputs):
+        raise AssertionError("a pass was made")
+
+    with pytest.raises(ValueError, match="`calibrator='beta'` is unknown: choose one of temperature, vector, matrix"):
+        pm.fit_calibrator(never, data, "beta")
+    with pytest.raises(ValueError, match="is not for the gaussian likelihood"):
+        pm.fit_calibrator(never, data, likelihood="gaussian")
+    with pytest.raises(
+        ValueError, match="'matrix'` is not for the bernoulli likelihood: choose one of temperature, ve"
+    ):
+        pm.fit_calibrator(never, data, "matrix", likelihood="bernoulli")
+
+
+def test_a_calibrator_leaves_the_network_untouched(overfitted):
+    model, validation, _ = overfitted
+    before = networks.snapshot(model)
+    pm.fit_calibrator(model, validation)
+    networks.assert_untouched(model, before)
