@@ -14,7 +14,7 @@ from peppermill.distributed.group import grouped
 from peppermill.likelihood import check_batch, first_items, likelihood_named
 from peppermill.plumbing.devices import state_of
 from peppermill.plumbing.modes import as_network, explain_shapes, refuse_training_mode
-from peppermill.plumbing.nested import call, digest_of, map_tensors, output_tensor
+from peppermill.plumbing.nested import InputGuard, as_arguments, digest_of, map_tensors, output_tensor
 from peppermill.plumbing.progress import progress
 from peppermill.types import Data, Inputs, Likelihood
 from peppermill.uncertainty import Uncertainty, without_members
@@ -75,10 +75,10 @@ def predict_unlabelled(
     map_tensors(lambda tensor: lengths.append(len(tensor)), inputs)
     chosen, count = likelihood_of(predictor, likelihood), lengths[0] if lengths else 0
     batches = Batches((inputs, torch.zeros(count)), predictor, batch_size=batch_size)
-    parts = []
+    parts, guard = [], InputGuard()
     with progress("predicting", count) as tick:
         for batch, unknown in batches:
-            outputs = output_tensor(call(predictor, batch))
+            outputs = output_tensor(guard(predictor, *as_arguments(batch)))
             if not hasattr(predictor, "predict_items"):  # an ensemble was checked when it was fitted
                 shape = outputs.shape if outputs.ndim < 2 else chosen.predict(outputs).shape[:-1]
                 chosen.check(outputs, torch.zeros(shape, dtype=torch.long, device=outputs.device))
@@ -98,11 +98,11 @@ def likelihood_of(predictor: Any, likelihood: str | Likelihood | None, *others: 
 @torch.no_grad()
 def _predict(predictor: Any, batches: Batches, likelihood: Likelihood) -> Predictions:
     refuse_training_mode(predictor)
-    parts = []
+    parts, guard = [], InputGuard()
     small: list[tuple[Tensor, Tensor]] = []
     with progress("predicting") as tick, explain_shapes(predictor):
         for inputs, labels in batches.share():
-            outputs = output_tensor(call(predictor, inputs))
+            outputs = output_tensor(guard(predictor, *as_arguments(inputs)))
             check_batch(likelihood, outputs, labels, small)
             predicted = likelihood.items(likelihood.predict(outputs).double(), labels)
             parts.append((*predicted, first_items(likelihood, labels)))

@@ -79,7 +79,9 @@ BUDGET = {
     "tuning": (750, 7),
     "calibrators": (450, 4),  # the plan has 300: L-BFGS in units of standard errors, in chunks that stay in the cache
     "views": (150, 2),
-    "engines": (1300, 10),  # the plan has 1,250: the trace that patches no other thread, and what it may not bake in
+    # The plan has 1,250: the trace that patches no other thread, what it may not bake in, and a comparison with the
+    # plain network before the first use of every plan.
+    "engines": (1540, 10),
     "predictors": (330, 6),  # 30 more: any calibrator on top of any predictor
     "evaluation": (900, 8),
     "curvature": (780, 7),

@@ -95,7 +95,7 @@ def _input_squares(landscape: Landscape, inputs: Inputs, cotangents: Tensor, tog
     except Exception as error:  # anything can go wrong inside vmap; an error of the network itself is raised again here
         squares = one_by_one()
         warn_user(
-            f"this {type(landscape.network).__name__} cannot run under vmap ({' '.join(str(error).split())[:120]}...), "
-            "so gradients are computed one item after another: the same answer, but slower."
+            f"this {type(landscape.network.model).__name__} cannot run under vmap ({' '.join(str(error).split())[:120]}"
+            "...), so gradients are computed one item after another: the same answer, but slower."
         )
         return squares, False

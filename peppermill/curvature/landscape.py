@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from peppermill.data import Batches
-from peppermill.engines.network_shell import shell_of
+from peppermill.engines.network_shell import Shells
 from peppermill.noise import Noise
 from peppermill.parameters import Selection, select
 from peppermill.plumbing.modes import as_network, explain_shapes, refuse_training_mode
@@ -26,11 +26,11 @@ GPU_MEMORY_SHARE = 1 / 4  # of the free memory of a GPU, if that is more: a GPU 
 class Landscape:
     """theta -> ln L_i(theta) around theta* on some data, in float32 at least.
 
-    `center` is theta*, the selected parameters. `rest` holds the other parameters and the buffers, such as the
-    statistics of batch norm, which stay as they are. `network` is a shell: the user's modules are never called.
+    `center` is theta*, the selected parameters. `rest` holds the other parameters, and the buffers of another type,
+    which stay as they are. `network` has shells, with buffers of their own: the user's modules are never called.
     """
 
-    network: nn.Module
+    network: Shells
     likelihood: Likelihood
     center: Params
     rest: Params
@@ -58,8 +58,8 @@ class Landscape:
     def outputs(self, params: Params, inputs: Inputs) -> Tensor:
         """The outputs of the network at theta for a batch of inputs."""
         args, kwargs = as_arguments(inputs)
-        with explain_shapes(self.network):
-            return output_tensor(torch.func.functional_call(self.network, {**self.rest, **params}, args, kwargs))
+        with explain_shapes(self.network.model):
+            return output_tensor(self.network({**self.rest, **params}, args, kwargs))
 
     def of_items(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """ln L_i of the items that count, [n], from the outputs of the network."""
@@ -127,9 +127,12 @@ def landscape_of(
         for name, value in (*network.named_parameters(), *network.named_buffers())
     }
     center = {name: everything.pop(name) for name in select(network, parameters)}
+    for name, value in network.named_buffers():  # the network may write to these; a shell has its own
+        if everything[name].dtype == value.dtype:
+            del everything[name]
     batches = Batches(data, network, batch_size=batch_size)
     batches.dtype = dtype
-    return Landscape(shell_of(network), likelihood, center, everything, batches)
+    return Landscape(Shells(network), likelihood, center, everything, batches)
 
 
 def slice_batch(batch: Batch, start: int, stop: int) -> Batch:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from peppermill.engines import Group, Members, autocast
-from peppermill.engines.inference_form import TracedForm
+from peppermill.engines.inference_form import TracedForm, agree, different
 from peppermill.engines.loop import Runner, member_groups
 from peppermill.engines.member_weights import MemberWeights
 from peppermill.plumbing.devices import device_of
@@ -22,8 +22,12 @@ def compiled(runner: Runner, weights: MemberWeights, members: Members, args: Any
     """One member after another through the compiled network; the first call takes as long as the compiler does."""
     with weights.lock:
         if isinstance(weights.form, TracedForm) and "compiled" not in weights.prepared:
+            plain, other = weights.form.run, (different(args[0]),)
             weights.form.run = weights.prepared["compiled"] = torch.compile(weights.form.function)
-    runner.report = "compile" if weights.form.is_traced else f"loop, because {weights.form.reason}"
+            params = weights.form.fold({})
+            if not agree(weights.form(params, other, {}), weights.plain({}, other, {})):
+                weights.form.run, weights.form.reason = plain, "the compiled network gives other outputs"
+    runner.report = f"loop, because {weights.form.reason}" if weights.form.reason else "compile"
     return member_groups(weights, members, runner.room)
 
 

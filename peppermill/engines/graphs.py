@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from peppermill.engines import Group, Members
+from peppermill.engines.inference_form import agree, different
 from peppermill.engines.loop import Runner, member_groups
 from peppermill.engines.member_weights import MemberWeights
 
@@ -37,7 +38,8 @@ def graph_group(runner: Runner, weights: MemberWeights, members: Members) -> Gro
     """All members as a graph for each shape of inputs; in the loop if the network cannot be captured."""
 
     def outputs(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-        graph = graph_of(weights, members, args, kwargs)
+        suits = weights.form.takes(args, kwargs)
+        graph = graph_of(weights, members, args, kwargs) if suits else "these inputs do not suit the traced network"
         runner.report = f"loop, because {graph}" if isinstance(graph, str) else "graphs"
         if not isinstance(graph, str):
             return graph(args, kwargs)
@@ -101,7 +103,11 @@ def graph_of(weights: MemberWeights, members: Members, args: Any, kwargs: Any) -
             for old in graphs[: max(0, len(graphs) + 1 - MAX_GRAPHS)]:
                 del weights.prepared[old]
             try:
-                weights.prepared[key] = Captured(weights, members, args, kwargs)
+                weights.prepared[key] = captured = Captured(weights, members, args, kwargs)
+                other = (different(args[0]),)
+                for outputs, params in zip(captured(other, kwargs), captured.weights, strict=True):
+                    if not agree(outputs, weights.form(params, other, kwargs)):
+                        raise RuntimeError("its graph gives other outputs")
             except RuntimeError as error:
                 reason = str(error).partition("\n")[0][:120]
                 weights.prepared[key] = f"the network cannot be captured ({type(error).__name__}: {reason})"

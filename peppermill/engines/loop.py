@@ -72,8 +72,13 @@ def member_groups(weights: MemberWeights, members: Members, room: Room, may_keep
     for member in range(members.count):
         params = weights.member(members.sigma, member, keep)
 
-        def outputs(args: tuple[Any, ...], kwargs: dict[str, Any], params: Any = params) -> Tensor:
-            return room.run(partial(weights.form, params), args, kwargs).unsqueeze(0)
+        def outputs(
+            args: tuple[Any, ...], kwargs: dict[str, Any], member: int = member, params: Any = params
+        ) -> Tensor:
+            if weights.form.takes(args, kwargs):
+                return room.run(partial(weights.form, params), args, kwargs).unsqueeze(0)
+            plain = weights.made(members.sigma, member, keep)  # a batch unlike the one that chose the form
+            return room.run(partial(weights.plain, plain), args, kwargs).unsqueeze(0)
 
         yield outputs
         del params, outputs  # or two members would be alive while the next one is made

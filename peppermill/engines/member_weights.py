@@ -60,13 +60,13 @@ class MemberWeights:
     def member(self, sigma: float, member: int, keep: Keep) -> Any:
         """theta_j as weights of the network's form."""
         if keep != "members" or not self.fits(self.perturbation.size):
-            return self.form.fold(self._made(sigma, member, keep))
+            return self.form.fold(self.made(sigma, member, keep))
         with self.lock:
             if self._members[0] != sigma:
                 self._members = (sigma, {})
             kept = self._members[1]
             if member not in kept:
-                kept[member] = self.form.fold(self._made(sigma, member, keep))
+                kept[member] = self.form.fold(self.made(sigma, member, keep))
                 if len(kept) == self.perturbation.size:
                     self._directions.clear()
             return kept[member]
@@ -88,7 +88,7 @@ class MemberWeights:
         )
         return copies * self._bytes <= GPU_SHARE * free
 
-    def _made(self, sigma: float, member: int, keep: Keep) -> Params:
+    def made(self, sigma: float, member: int, keep: Keep) -> Params:
         """theta_j; the second member of an antithetic pair has the first one's direction, with the other sign."""
         noise = self.perturbation.noise
         antithetic = noise.antithetic and not noise.draws

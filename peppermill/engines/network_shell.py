@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import copy
 import warnings
+import zlib
+from collections import deque
+from functools import partial
 from types import FunctionType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-MAX_ATTRIBUTES = 10_000  # that are looked at, so that a network which holds its data set does not take for ever
+from peppermill.plumbing.nested import InputGuard
+
+GUARDED_BYTES = 2**27  # of weights: the first call of a network with more does not look whether it writes to them
+MODULE_NAMES = {*vars(nn.Module())}  # the attributes in which torch keeps a module's own state
+MAX_ATTRIBUTES = 100_000  # that are looked at, so that a network which holds its data set does not take for ever
 
 
 def shell_of(model: nn.Module) -> nn.Module:
@@ -29,7 +37,11 @@ def shell_of(model: nn.Module) -> nn.Module:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch warns of its own code when it copies an exported program
-            return copy.deepcopy(model, memo)
+            shell = copy.deepcopy(model, memo)
+            for module in shell.modules():
+                if type(module).train is not nn.Module.train and "train" not in vars(module):
+                    module.train().eval()  # drops what it keeps of its weights, as timm's LeViT does
+            return shell
     except Exception as error:
         reason = str(error).partition("\n")[0]
         raise TypeError(
@@ -46,7 +58,9 @@ class Shells:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self.model = model
+        self.model, self.guard = model, InputGuard()
+        self.own = dict(model.named_parameters())
+        self.is_small = sum(value.nbytes for value in self.own.values()) <= GUARDED_BYTES
         self.idle = [shell_of(model)]
         self.changes_itself: bool | None = None  # unknown before the first call
 
@@ -56,7 +70,11 @@ class Shells:
         except IndexError:
             shell = shell_of(self.model)
         before = attributes_of(shell) if self.changes_itself is None else None
-        outputs = torch.func.functional_call(shell, params, args, kwargs)
+        params = {**self.own, **params}  # all: `functional_call` leaves another weight in a module that occurs twice
+        if self.is_small:  # a network that writes to its weights gets a copy of these, too
+            outputs = self.guard(partial(_called, shell), (params, *args), kwargs)
+        else:
+            outputs = self.guard(partial(_called, shell, params), args, kwargs)
         if before is not None:
             self.changes_itself = not same_objects(before, attributes_of(shell))
         if not self.changes_itself:
@@ -64,10 +82,19 @@ class Shells:
         return outputs
 
 
+def _called(shell: nn.Module, params: dict[str, Tensor], *args: Any, **kwargs: Any) -> Any:
+    return torch.func.functional_call(shell, params, args, kwargs)
+
+
 def attributes_of(model: nn.Module) -> list[Any]:
     """Everything that a network holds beside its parameters: containers and objects are opened."""
     found: list[Any] = []
-    pending = [value for module in model.modules() for name, value in vars(module).items() if name != "_parameters"]
+    pending = [
+        value
+        for module in model.modules()
+        for name, value in vars(module).items()
+        if name != "_parameters" and (name not in MODULE_NAMES or value)  # most of torch's own are empty
+    ]
     seen: set[int] = set()
     while pending and len(found) < MAX_ATTRIBUTES:
         value = pending.pop()
@@ -77,12 +104,16 @@ def attributes_of(model: nn.Module) -> list[Any]:
         seen.add(id(value))
         if isinstance(value, Tensor):
             found.append(0 if value.is_inference() else value._version)
+        elif isinstance(value, np.ndarray):
+            found.append(zlib.crc32(value.tobytes()))
         elif isinstance(value, dict):
             pending += [*value, *value.values()]
-        elif isinstance(value, (list, tuple, set)):
+        elif isinstance(value, (list, tuple, set, deque)):
             pending += value
         else:
             pending += getattr(value, "__dict__", {}).values()
+            slots = [name for kind in type(value).__mro__ for name in vars(kind).get("__slots__", ())]
+            pending += [getattr(value, name, None) for name in slots]
     return found
 
 
@@ -93,10 +124,15 @@ def same_objects(first: list[Any], second: list[Any]) -> bool:
 
 
 def _refuse_closures(model: nn.Module) -> None:
-    """A function that replaced a method and remembers the user's modules would run these, whatever the shell holds."""
+    """A method or hook that was replaced by a function which remembers the user's modules would still run these."""
     for path, module in model.named_modules():
         for name, value in vars(module).items():
-            cells = value.__closure__ or () if isinstance(value, FunctionType) else ()
+            if name in MODULE_NAMES and not name.startswith("_forward"):
+                continue
+            inside = (
+                value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else [value]
+            )
+            cells = [cell for each in inside if isinstance(each, FunctionType) for cell in each.__closure__ or ()]
             if any(isinstance(cell.cell_contents, (nn.Module, Tensor)) for cell in cells):
                 raise TypeError(
                     f"`{path + '.' if path else ''}{name}` is a function that holds parts of the network, so a copy of "

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 import torch
@@ -16,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
 from peppermill.engines import Group, Members, autocast
-from peppermill.engines.inference_form import Node, TracedForm
+from peppermill.engines.inference_form import CHECKED_ITEMS, Node, TracedForm, agree, different, kind_of
 from peppermill.engines.loop import Runner, member_groups
 from peppermill.engines.member_weights import MemberWeights
 from peppermill.plumbing.nested import output_tensor
@@ -40,8 +39,7 @@ def vmap(runner: Runner, weights: MemberWeights, members: Members, args: Any, kw
         reason = weights.form.reason or "not only dense layers are perturbed"
         runner.report = "loop, because " + (reason if members.count > 1 else "there is one member")
         return member_groups(weights, members, runner.room)
-    runner.report = "vmap"
-    return iter([together.group(members)])
+    return iter([together.group(runner, members)])
 
 
 class Together:
@@ -50,15 +48,35 @@ class Together:
     def __init__(self, weights: MemberWeights, form: TracedForm, function: fx.GraphModule) -> None:
         self.weights, self.form, self.function = weights, form, function
         self.kept: tuple[float, list[Tensor | None]] | None = None
+        self.agreed: dict[Any, bool] = {}  # whether all members together are the members, by the kind of inputs
 
-    def group(self, members: Members) -> Group:
+    def group(self, runner: Runner, members: Members) -> Group:
         with self.weights.lock:
-            if self.kept is not None and self.kept[0] == members.sigma:
-                return partial(self._outputs, self.kept[1])
-            self.kept = None  # frees the old stack before the new one is made
-            stacked = self._stacked(members.sigma, members.keep)
-            self.kept = (members.sigma, stacked) if members.keep else None
-            return partial(self._outputs, stacked)
+            if self.kept is None or self.kept[0] != members.sigma:
+                self.kept = None  # frees the old stack before the new one is made
+                stacked = self._stacked(members.sigma, members.keep)
+                self.kept = (members.sigma, stacked) if members.keep else None
+            else:
+                stacked = self.kept[1]
+
+        def one_by_one(args: tuple[Any, ...], kwargs: dict[str, Any], may_keep: bool = True) -> Tensor:
+            groups = member_groups(self.weights, members, runner.room, may_keep)
+            return torch.cat([group(args, kwargs) for group in groups])
+
+        def outputs(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+            kind = kind_of(args[0]) if self.form.takes(args, kwargs) else None
+            if kind and kind not in self.agreed:
+                other = different(args[0][:CHECKED_ITEMS])
+                try:
+                    found, expected = self._outputs(stacked, other), one_by_one((other,), {}, not members.keep)
+                    self.agreed[kind] = agree(found, expected)
+                except RuntimeError:  # of shapes: inputs with more dimensions than items and features
+                    self.agreed[kind] = False
+            together = kind is not None and self.agreed[kind]
+            runner.report = "vmap" if together else "loop, because not only dense layers are perturbed"
+            return self._outputs(stacked, args[0]) if together else one_by_one(args, kwargs)
+
+        return outputs
 
     def _stacked(self, sigma: float, keep: bool) -> list[Tensor | None]:
         """The members' weights side by side, kernels transposed as `baddbmm` takes them; filled member by member."""
@@ -76,10 +94,9 @@ class Together:
                     stacked.append(value)
         return stacked
 
-    def _outputs(self, stacked: list[Tensor | None], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-        x = self.form.laid_out(args[0])
+    def _outputs(self, stacked: list[Tensor | None], x: Tensor) -> Tensor:
         with autocast(self.form.device, self.form.precision):
-            return output_tensor(self.function.forward(*stacked, x))
+            return output_tensor(self.function.forward(*stacked, self.form.laid_out(x)))
 
 
 def together_of(weights: MemberWeights) -> Together | None:

@@ -50,9 +50,9 @@ class Example:
 
 
 def example_of(network: nn.Module, inputs: Inputs) -> Example:
-    """The inputs on the device of the network and, if its weights have one type, in that type."""
+    """A copy of the inputs on the device of the network and, if its weights have one type, in that type."""
     device, dtype = device_of(network), dtype_of(network)
-    placed = map_tensors(lambda t: t.to(device, dtype if t.is_floating_point() else None), inputs)
+    placed = map_tensors(lambda t: t.to(device, dtype if t.is_floating_point() else None, copy=True), inputs)
     lengths: list[int] = []
     map_tensors(lambda t: lengths.append(len(t) if t.ndim else 0), placed)
     if not lengths or not lengths[0]:

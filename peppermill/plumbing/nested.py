@@ -50,6 +50,39 @@ def bytes_of(inputs: Inputs) -> int:
     return sum(sizes)
 
 
+def same_tensor(before: Tensor, after: Tensor) -> bool:
+    """Whether every value is still the same; NaN equals NaN."""
+    return bool(((before == after) | (before != before)).all())
+
+
+class InputGuard:
+    """Calls a network that may write to its inputs: then it gets a copy of each batch. The first call shows it."""
+
+    def __init__(self) -> None:
+        self.writes: dict[Any, bool] = {}  # by the types of the inputs
+
+    def __call__(self, network: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        values = (*args, *kwargs.values())
+        kinds = tuple((value.dtype, value.ndim) for value in values if isinstance(value, Tensor))
+        if self.writes.get(kinds) is False:
+            return network(*args, **kwargs)
+        pairs: list[tuple[Tensor, Tensor]] = []
+        outputs = network(*_copied(args, pairs), **_copied(kwargs, pairs))
+        if kinds not in self.writes:
+            self.writes[kinds] = not all(same_tensor(*pair) for pair in pairs)
+        return outputs
+
+
+def _copied(value: Any, pairs: list[tuple[Tensor, Tensor]]) -> Any:
+    """The same structure with copies of its tensors, which are noted beside the tensors."""
+    if isinstance(value, Tensor):
+        pairs.append((value, value.clone()))
+        return pairs[-1][1]
+    if type(value) is dict:
+        return {key: _copied(part, pairs) for key, part in value.items()}
+    return type(value)(_copied(part, pairs) for part in value) if type(value) in (tuple, list) else value
+
+
 def call(model: Any, inputs: Inputs) -> Any:
     """The network on one batch of inputs: `model(x)`, `model(*x)` for a tuple, `model(**x)` for a dict."""
     args, kwargs = as_arguments(inputs)

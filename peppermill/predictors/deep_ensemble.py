@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from peppermill.likelihood import mean_prediction
 from peppermill.plumbing.modes import as_network, in_training_mode
-from peppermill.plumbing.nested import output_tensor
+from peppermill.plumbing.nested import InputGuard, output_tensor
 from peppermill.predictions import likelihood_of
 from peppermill.types import Likelihood
 
@@ -38,6 +38,7 @@ class DeepEnsemble(nn.Module):
                 f"{len(training)} of `models` are in training mode ({training[0]}): call `model.eval()` first."
             )
         self.models = nn.ModuleList(models)
+        self.guards = [InputGuard() for _ in models]
         self.likelihood = likelihood_of(models[0], likelihood)
         self.training = self.models.training = False
 
@@ -47,7 +48,10 @@ class DeepEnsemble(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         """ln of the averaged probability."""
-        predictions = [self.likelihood.predict(output_tensor(model(*args, **kwargs))) for model in self.models]
+        outputs = (
+            output_tensor(guard(model, args, kwargs)) for guard, model in zip(self.guards, self.models, strict=True)
+        )
+        predictions = [self.likelihood.predict(output) for output in outputs]
         return self.likelihood.outputs(mean_prediction(self.likelihood, torch.stack(predictions)))
 
     def extra_repr(self) -> str:

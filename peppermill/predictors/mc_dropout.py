@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import torch
@@ -11,10 +12,11 @@ from peppermill.engines.network_shell import shell_of
 from peppermill.likelihood import mean_prediction
 from peppermill.plumbing.devices import device_of
 from peppermill.plumbing.modes import in_training_mode
-from peppermill.plumbing.nested import output_tensor
+from peppermill.plumbing.nested import InputGuard, output_tensor
 from peppermill.predictions import likelihood_of
 from peppermill.types import Likelihood
 
+GENERATOR_LOCK = threading.Lock()  # dropout draws from the global generator, which all threads share
 DROPOUT_LAYERS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 
 
@@ -42,13 +44,14 @@ class McDropout(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         """ln of the averaged probability, in the network's own layout."""
-        shell, device = shell_of(self.model), device_of(self.model)
+        shell, device, guard = shell_of(self.model), device_of(self.model), InputGuard()
         for module in shell.modules():
             if isinstance(module, DROPOUT_LAYERS):
                 module.training = True
-        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        with GENERATOR_LOCK, torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             torch.manual_seed(self.seed)
-            predictions = [self.likelihood.predict(output_tensor(shell(*args, **kwargs))) for _ in range(self.passes)]
+            outputs = (output_tensor(guard(shell, args, kwargs)) for _ in range(self.passes))
+            predictions = [self.likelihood.predict(output) for output in outputs]
         return self.likelihood.outputs(mean_prediction(self.likelihood, torch.stack(predictions)))
 
     def extra_repr(self) -> str:

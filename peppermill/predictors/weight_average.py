@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from peppermill.data import Batches
-from peppermill.plumbing.nested import call
+from peppermill.plumbing.nested import InputGuard, as_arguments
 from peppermill.types import Data
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
@@ -71,8 +71,9 @@ class WeightAverage:
             norm.reset_running_stats()
             norm.momentum = None  # torch's way to say: a plain mean over all batches
             norm.train()
+        guard = InputGuard()
         for inputs, _ in Batches(data, averaged) if norms and data is not None else ():
-            call(averaged, inputs)
+            guard(averaged, *as_arguments(inputs))
         for norm, momentum in norms.items():
             norm.momentum = momentum
         return averaged.eval()
