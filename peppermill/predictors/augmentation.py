@@ -24,21 +24,13 @@ class TestTimeAugmentation(nn.Module):
     __test__ = False  # pytest takes classes whose name begins with Test for tests
 
     def __init__(
-        self,
-        model: nn.Module,
-        views: ViewsLike = "horizontal_flip",
-        *,
-        likelihood: str | Likelihood | None = None,
+        self, model: nn.Module, views: ViewsLike = "horizontal_flip", *, likelihood: str | Likelihood | None = None
     ) -> None:
         super().__init__()
         self.model = model = as_network(model)
         self.views = views_named(views) or (IDENTITY,)
         self.likelihood = likelihood_of(model, likelihood)
-        self.training = in_training_mode(model)
-
-    @property
-    def passes(self) -> int:
-        return len(self.views)
+        self.training, self.passes = in_training_mode(model), len(self.views)
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         """ln of the averaged probability, in the network's own layout."""
@@ -49,6 +41,3 @@ class TestTimeAugmentation(nn.Module):
         seen = torch.cat([view.outputs(outputs, args, kwargs) for view in self.views])
         predictions = torch.stack([self.likelihood.predict(one) for one in seen])
         return self.likelihood.outputs(mean_prediction(self.likelihood, predictions))
-
-    def extra_repr(self) -> str:
-        return f"views={[view.name for view in self.views]}"
