@@ -82,7 +82,7 @@ BUDGET = {
     # The plan has 1,250: the trace that patches no other thread, what it may not bake in, and a comparison with the
     # plain network before the first use of every plan.
     "engines": (1540, 10),
-    "predictors": (330, 6),  # 30 more: any calibrator on top of any predictor
+    "predictors": (390, 7),  # 60 more: any calibrator for any predictor, and test-time augmentation
     "evaluation": (900, 8),
     "curvature": (780, 7),
     "datasets": (280, 3),

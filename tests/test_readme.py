@@ -14,6 +14,7 @@ from typer.core import TyperGroup
 from typer.testing import CliRunner
 
 import peppermill.demo
+import peppermill.views
 from peppermill.cli.app import app
 from peppermill.report.table import markdown
 
@@ -38,6 +39,7 @@ def blocks(page: Path, language: str = "python") -> list[str]:
 def names(tmp_path, monkeypatch):
     """What a reader is supposed to have: a trained network, validation and test data, a batch of inputs."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(peppermill.views, "VIEWS", dict(peppermill.views.VIEWS))  # a page adds a row
     validation, test = ((images[:200], labels[:200]) for images, labels in peppermill.demo.data())
     return {"model": peppermill.demo.network(), "validation": validation, "test": test, "x": test[0][:8]}
 
