@@ -36,10 +36,11 @@ def command(
     likelihood: options.LikelihoodName = "categorical",
     batch_size: options.BatchSize = 500,
     device: options.Device = "cpu",
+    trust: options.Trust = False,
 ) -> None:
     """Show Laplacian, Fisher trace and effect rate at the network's weights; predicted beside measured PEP effect."""
     refuse_outputs(out, picture)
-    source = options.source(model, weights, device)
+    source = options.source(model, weights, device, trust)
     network, labelled = source.model, which_items.labelled(data, source)
     analysis = local_analysis(network, labelled, **options.arguments_of(local_analysis, context))
     upper = analysis.believable_range[1]

@@ -49,10 +49,11 @@ def command(
     engine: options.EngineName = "auto",
     precision: options.Precision = None,
     device: options.Device = "cpu",
+    trust: options.Trust = False,
 ) -> None:
     """Score the network with intervals; with --pep, also the ensemble and its paired differences from the network."""
     refuse_unwritable(out)
-    source = options.source(model, weights, device)
+    source = options.source(model, weights, device, trust)
     network = source.model
     ensemble = options.ensemble(pep, network, likelihood, engine, precision)
     if sweep and ensemble is None:

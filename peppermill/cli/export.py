@@ -29,6 +29,7 @@ def command(
     example: Annotated[str | None, typer.Option(metavar="DATA", help="Data like the later inputs; two items.")] = None,
     shape: Annotated[str | None, typer.Option(help="In place of --example: the shape of an input, 3,224,224.")] = None,
     device: options.Device = "cpu",
+    trust: options.Trust = False,
 ) -> None:
     """Write one file that gives the ensemble's probabilities for any number of items, without peppermill.
 
@@ -43,10 +44,12 @@ def command(
         if any(number < 1 or number != int(number) for number in numbers):
             raise ValueError(f"`--shape {shape}` must be whole numbers separated by commas, as in 3,224,224.")
         inputs = torch.randn(2, *map(int, numbers), generator=torch.Generator().manual_seed(0))
-    source = options.source(model, weights, device)
+    source = options.source(model, weights, device, trust)
     if example:
-        labelled = which_items.labelled(example, source)
-        first, _ = next(iter(Batches(labelled, argument="example", batch_size=2)))
+        items, labelled, names = which_items.to_predict(example, source)
+        if not labelled and names is None:
+            items = items, torch.zeros(len(next(iter(items.values())) if isinstance(items, dict) else items))
+        first, _ = next(iter(Batches(items, source.model, argument="example", batch_size=2)))
         inputs = map_tensors(lambda t: t[:2], first)
     ensemble = load(pep, source.model, engine="loop")
     ensemble.export(out, inputs)

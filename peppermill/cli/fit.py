@@ -31,7 +31,7 @@ def command(
     validation: Annotated[
         int | None, typer.Option(help="Tune on this many items of DATA; the rest is for tests.")
     ] = None,
-    split_seed: Annotated[int, typer.Option(help="The seed by which --validation draws its items.")] = 0,
+    split_seed: Annotated[int | None, typer.Option(help="The seed by which --validation draws its items; 0.")] = None,
     temperature: Annotated[bool, typer.Option("--temperature", help="Tune a temperature together with sigma.")] = False,
     parameters: options.Parameters = "kernels",
     size: options.Size = 10,
@@ -50,10 +50,11 @@ def command(
     engine: options.EngineName = "auto",
     precision: options.Precision = None,
     device: options.Device = "cpu",
+    trust: options.Trust = False,
 ) -> None:
-    """Find the size of the noise on validation data and write the ensemble, a few hundred bytes."""
+    """Find the size of the noise on validation data and write the ensemble, about a kilobyte."""
     refuse_unwritable(out)
-    source = options.source(model, weights, device)
+    source = options.source(model, weights, device, trust)
     labelled, split = which_items.tuning(data, source, validation, split_seed)
     chosen = {
         "noise": Noise(noise, antithetic, seed),
@@ -78,4 +79,4 @@ def command(
     say(f"wrote {out} ({out.stat().st_size:,} bytes). Next:")
     with_weights = f" --weights {weights}" if weights else ""
     tested = shlex.quote(data) if split else "TEST-DATA"
-    say(f"peppermill evaluate {shlex.quote(model)} {tested}{with_weights} --pep {out}")
+    say(f"peppermill evaluate {shlex.quote(model)} {tested}{with_weights} --pep {out}{' --trust' * trust}")

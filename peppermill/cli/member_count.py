@@ -31,10 +31,11 @@ def command(
     seed: options.BootstrapSeed = 0,
     batch_size: options.BatchSize = 500,
     device: options.Device = "cpu",
+    trust: options.Trust = False,
 ) -> None:
     """Show the NLL against the number of members, from one pass of those in the ensemble, and how many are enough."""
     refuse_outputs(out, picture)
-    source = options.source(model, weights, device)
+    source = options.source(model, weights, device, trust)
     network = source.model
     ensemble = load(pep, network)
     labelled = which_items.labelled(data, source)

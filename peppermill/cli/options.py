@@ -35,13 +35,16 @@ DATA_HELP = help_for("data", "raw data")
 Data = Annotated[str, typer.Argument(metavar="DATA", help=f"Labelled data: {DATA_HELP}.")]
 AnyData = Annotated[str, typer.Argument(metavar="DATA", help=f"Data, with labels or without: {DATA_HELP}.")]
 Weights = Annotated[Path | None, typer.Option(help="Weights: .safetensors, .pt, .pth (a state dict), .h5 of Keras.")]
+Trust = Annotated[
+    bool, typer.Option("--trust", help="Open MODEL even if it is a .pt2: a program, which may run any code.")
+]
 Device = Annotated[str, typer.Option(help="cpu, cuda (under torchrun, a GPU for each process), cuda:1 or mps.")]
 Parameters = Annotated[str, typer.Option(help=f"What is perturbed: {listed(RULES)}, or a regular expression.")]
 Size = Annotated[int, typer.Option(help="Members of the ensemble, the paper's m.")]
 Noise = Annotated[str, typer.Option(help=f"The law of the noise: {listed(LAWS)}.")]
 Antithetic = Annotated[bool, typer.Option("--antithetic/--independent", help="Members in pairs +epsilon, -epsilon.")]
 Seed = Annotated[int, typer.Option(help="The seed of the noise.")]
-BootstrapSeed = Annotated[int, typer.Option("--seed", help="The seed of the bootstrap.")]
+BootstrapSeed = Annotated[int, typer.Option("--seed", min=0, help="The seed of the bootstrap.")]
 LikelihoodName = Annotated[str, typer.Option("--likelihood", help=f"Of the labels: {', '.join(LIKELIHOODS)}.")]
 LikelihoodOrOwn = Annotated[str | None, typer.Option("--likelihood", help=f"As in --pep, or {', '.join(LIKELIHOODS)}.")]
 Bins = Annotated[int, typer.Option(help="Bins of the calibration error.")]
@@ -68,9 +71,9 @@ def settings(context: typer.Context, *names: str) -> dict[str, Any]:
     return {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}
 
 
-def source(model: str, weights: Path | None, device: str) -> Source:
+def source(model: str, weights: Path | None, device: str, trust: bool) -> Source:
     """The network, with its weights, on its device, and how its inputs are made."""
-    made = source_from(model, pretrained=weights is None)
+    made = source_from(model, pretrained=weights is None, trust=trust)
     if weights is not None:
         load_weights(made.model, weights)
     return replace(made, model=made.model.to(device_named(device)))
@@ -81,6 +84,10 @@ def ensemble(
 ) -> PepEnsemble | None:
     """The ensemble in a file, if one is asked for, with the likelihood that it was fitted with."""
     engine_named(engine, precision)
+    if pep is None and (engine != "auto" or precision):
+        raise ValueError(
+            "`--engine` and `--precision` are for the members of an ensemble: name it with `--pep pep.json`."
+        )
     if pep is None:
         return None
     found = load(pep, network, engine=engine, precision=precision)

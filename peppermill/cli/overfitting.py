@@ -38,10 +38,11 @@ def command(
     likelihood: options.LikelihoodName = "categorical",
     batch_size: options.BatchSize = 500,
     device: options.Device = "cpu",
+    trust: options.Trust = False,
 ) -> None:
     """Compare the train-test gap of each checkpoint with sigma*, PEP effect and curvature (Figure 3)."""
     refuse_outputs(out, picture)
-    source = options.source(model, None, device)
+    source = options.source(model, None, device, trust)
     data = {name: which_items.labelled(context.params[name], source) for name in ("train", "validation", "test")}
     found = probe_overfitting(source.model, checkpoints, **{**options.arguments_of(probe_overfitting, context), **data})
     settings = {

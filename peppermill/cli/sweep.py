@@ -36,11 +36,12 @@ def command(
     engine: options.EngineName = "auto",
     precision: options.Precision = None,
     device: options.Device = "cpu",
+    trust: options.Trust = False,
 ) -> None:
     """Compute the log-likelihood of the ensemble and of its members, and every score, along a grid of sigma."""
     refuse_outputs(out, picture)
     grid = options.numbers(sigmas, "--sigmas") if sigmas else None
-    source = options.source(model, weights, device)
+    source = options.source(model, weights, device, trust)
     labelled = which_items.labelled(data, source)
     swept = sweep_sigma(source.model, labelled, grid, **options.arguments_of(sweep_sigma, context))
     if rank():

@@ -36,12 +36,16 @@ def to_predict(data: str, source: Source) -> tuple[Any, bool, Sequence[str] | No
     return items, items.labelled, items.names
 
 
-def tuning(data: str, source: Source, validation: int | None, seed: int) -> tuple[Any, Split | None]:
+def tuning(data: str, source: Source, validation: int | None, seed: int | None) -> tuple[Any, Split | None]:
     """The items to tune on, and the split if they are only some of the data; the other items are not read."""
+    if validation is None and seed is not None:
+        raise ValueError(
+            f"`--split-seed {seed}` draws the items of `--validation`: say how many, as in `--validation 5000`."
+        )
     found = _found(data, source)
     if validation is None:
         return _checked(found, source), None
-    split = split_of(found, validation, seed, data)
+    split = split_of(found, validation, seed or 0, data)
     return _checked(take(found, split.rows()[0]), source), split
 
 

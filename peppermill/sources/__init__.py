@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ SOURCES = [
         "checkpoint",
         "model",
         AT_WEIGHTS,
-        "weights for the network after the @, or a .pt2 file",
+        "weights for the network after the @, or a .pt2 file with --trust",
         _in("checkpoint.source"),
     ),
     Row("python", "model", FACTORY, "what a function returns", _in("python.source")),
@@ -70,12 +71,17 @@ def help_for(*gives: str) -> str:
     return ", ".join(f"{row.example} ({row.help})" for row in SOURCES if row.gives in gives)
 
 
-def source_from(text: str, *, pretrained: bool = True) -> Source:
+def source_from(text: str, *, pretrained: bool = True, trust: bool = False) -> Source:
     """The network that `scheme:rest` names, and how its inputs are made.
 
-    `pretrained=False` is for weights that come from elsewhere: then none are downloaded.
+    `pretrained=False` is for weights that come from elsewhere: then none are downloaded. A `.pt2` archive is opened
+    with `trust=True` only: it is a program, and torch runs what is in it without a check.
     """
     row, rest = _row(text, "MODEL", "model")
+    if row.scheme == "checkpoint" and rest.endswith(".pt2") and not trust:
+        raise ValueError(
+            f"{text} is a program and can run any code when it is opened: add `--trust` if you trust whoever wrote it."
+        )
     source: Source = row.read(rest, pretrained)
     return source
 
@@ -102,8 +108,12 @@ def _row(text: str, argument: str, *gives: str) -> tuple[Row, str]:
     scheme, colon, rest = text.partition(":")
     if colon and scheme in rows and rest:
         return rows[scheme], rest
-    near = difflib.get_close_matches(scheme, rows, n=1)
-    meant = f" Did you mean `{rows[near[0]].example}`?" if near else ""
+    near = [rows[name].example for name in difflib.get_close_matches(scheme, rows, n=1)]
+    if argument == "DATA" and Path(text).exists():
+        near = [f"imagefolder:{text}" if Path(text).is_dir() else f"npz:{text}"]
+    elif argument == "MODEL" and rest and Path(f"{scheme.replace('.', '/')}.py").is_file():
+        near = [f"python:{text}"]
+    meant = f" Did you mean `{near[0]}`?" if near else ""
     schemes = ", ".join(f"{name}:" for name in rows)
     raise ValueError(
         f"{argument} {text!r} must begin with one of {schemes} as in `{next(iter(rows.values())).example}`.{meant}"

@@ -68,15 +68,18 @@ def load_weights(model: nn.Module, source: Checkpoint) -> None:
             f"{source} holds weights of Keras, and this {kind} is not a Keras model: name one with `keras:`."
         )
     state = {} if of_keras else _without_prefix(read_checkpoint(source), model)
+    what = "the state dict" if isinstance(source, Mapping) else source
+    for name, own in model.state_dict().items() if state else ():
+        if own.is_floating_point() and not state.get(name, own).is_floating_point():
+            raise ValueError(f"{what} has {state[name].dtype} for `{name}`, which is {own.dtype}: save real numbers.")
     try:
         if of_keras:
             model.load_weights(source)  # type: ignore[operator]
         else:
             model.load_state_dict(state)
     except Exception as error:  # Keras raises anything
-        name = "the state dict" if isinstance(source, Mapping) else source
         why = reason(error) if of_keras else _first_complaint(error)
-        raise ValueError(f"{name} does not fit this {type(model).__name__}: {why}") from error
+        raise ValueError(f"{what} does not fit this {type(model).__name__}: {why}") from error
 
 
 def check_architecture(model: nn.Module, checkpoints: Mapping[str, Checkpoint]) -> None:

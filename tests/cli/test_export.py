@@ -27,6 +27,16 @@ def test_by_an_example(done, pep, data):
     np.testing.assert_allclose(found, pep.predict_proba(inputs).detach(), atol=1e-6)
 
 
+def test_by_an_example_without_labels(done, pep, data):
+    """Of another type than the network, and with one item alone."""
+    inputs = data("new")[0]
+    for count in (1, 300):
+        np.savez("bare.npz", x=inputs[:count].double().numpy())
+        assert done(*ARGUMENTS, "--example", "npz:bare.npz").startswith("wrote model.pt2: 3 members")
+        found = torch.export.load("model.pt2").module()(inputs)["probabilities"]
+        np.testing.assert_allclose(found.detach(), pep.predict_proba(inputs).detach(), atol=1e-6)
+
+
 def test_by_a_shape(done, pep, data):
     done(*ARGUMENTS, "--shape", 6)
     inputs = data("new")[0]

@@ -1,5 +1,6 @@
 """Weights in files of any kind, `checkpoint:`, and archives of `torch.export`."""
 
+import os
 import pickle
 import zipfile
 
@@ -64,13 +65,13 @@ def test_a_safetensors_file_is_known_by_its_content(model, file, tmp_path):
 
 
 class Malicious:
-    """Would write a file if it were unpickled."""
+    """Would make a folder if it were unpickled."""
 
     def __init__(self, path):
         self.path = str(path)
 
     def __reduce__(self):
-        return (open, (self.path, "w"))
+        return (os.mkdir, (self.path,))
 
 
 def test_a_file_that_would_run_code_is_refused_and_does_not(model, tmp_path):
@@ -144,7 +145,7 @@ def test_weights_for_other_classes_are_told_how_many(model, tmp_path):
 
 def test_weights_without_a_network_are_asked_for_one():
     with pytest.raises(
-        ValueError, match=r"holds weights and no network: name one after an @, as in `checkpoint:w\.pt@"
+        ValueError, match=r"names weights and no network: name one after an @, as in `checkpoint:w\.pt@"
     ):
         source_from("checkpoint:w.pt")
 
@@ -157,7 +158,7 @@ def test_a_path_with_an_at_sign_is_read_up_to_the_last_one(tmp_path):
 def test_an_archive_is_a_whole_network(archive, model):
     inputs = torch.randn(7, 1, 6, 6)
     with torch.no_grad():
-        torch.testing.assert_close(source_from(f"checkpoint:{archive}").model(inputs), model(inputs))
+        torch.testing.assert_close(source_from(f"checkpoint:{archive}", trust=True).model(inputs), model(inputs))
 
 
 def test_the_command_line_fits_and_evaluates_an_archive(archive, model, tmp_path, monkeypatch):
@@ -167,12 +168,12 @@ def test_the_command_line_fits_and_evaluates_an_archive(archive, model, tmp_path
     inputs = 9 * torch.randn(80, 1, 6, 6, generator=generator)
     labels = torch.multinomial((model(inputs).detach() / 4).softmax(dim=1), 1, generator=generator)[:, 0]
     np.savez("images.npz", x=inputs.numpy(), y=labels.numpy())
-    fitted = tiny.run("fit", "checkpoint:model.pt2", "npz:images.npz", "--size", "4")
+    fitted = tiny.run("fit", "checkpoint:model.pt2", "npz:images.npz", "--size", "4", "--trust")
     assert fitted.exit_code == 0, fitted.stderr
     expected = pm.fit(model, (inputs, labels), size=4)
     assert expected.sigma > 0
     assert f"sigma = {expected.sigma:.4g}, found with" in fitted.stdout
-    scored = tiny.run("evaluate", "checkpoint:model.pt2", "npz:images.npz", "--pep", "pep.json")
+    scored = tiny.run("evaluate", "checkpoint:model.pt2", "npz:images.npz", "--pep", "pep.json", "--trust")
     assert scored.exit_code == 0, scored.stderr
     assert f"{pm.evaluate(expected, (inputs, labels)).nll.value:.4f}" in scored.stdout
 
@@ -187,25 +188,54 @@ def rewritten(archive, change):
             new.writestr(name, content)
 
 
-def test_an_archive_with_pickled_objects_is_refused_and_does_not_run_them(archive, tmp_path):
+def test_an_archive_runs_code_and_is_opened_only_if_it_is_trusted(archive, tmp_path, monkeypatch):
+    """By every command; also behind an @."""
+
     def change(members):
         [name] = [name for name in members if name.endswith("sample_inputs/model.pt")]
         torch.save(((Malicious(tmp_path / "ran"),), {}), tmp_path / "inputs.pt")
         members[name] = (tmp_path / "inputs.pt").read_bytes()
 
     rewritten(archive, change)
-    with pytest.raises(ValueError, match="holds objects beside its graph and weights, which could run code"):
-        source_from(f"checkpoint:{archive}")
+    monkeypatch.chdir(tmp_path)
+    for model in ("checkpoint:model.pt2", "checkpoint:weights.pt@checkpoint:model.pt2"):
+        for arguments in (
+            *((command, model, "npz:images.npz") for command in ("fit", "evaluate", "predict", "sweep", "curvature")),
+            *((command, model, "--pep", "pep.json", "--shape", "1,6,6") for command in ("export",)),
+            ("size", model, "npz:images.npz", "--pep", "pep.json"),
+            (
+                "probe",
+                "w.pt",
+                "--model",
+                model,
+                "--train",
+                "npz:a.npz",
+                "--validation",
+                "npz:a.npz",
+                "--test",
+                "npz:a.npz",
+            ),
+        ):
+            found = tiny.run(*arguments)
+            assert found.exit_code == 2
+            assert (
+                "checkpoint:model.pt2 is a program and can run any code when it is opened: add `--trust`"
+                in found.stderr
+            )
     assert not (tmp_path / "ran").exists()
+    tiny.run("evaluate", "checkpoint:model.pt2", "npz:images.npz", "--trust")
+    assert (tmp_path / "ran").exists()
 
 
-def test_what_is_no_archive_is_told_so(archive, tmp_path):
+def test_what_is_no_archive_is_told_so(archive, tmp_path, caplog):
+    """In one line: torch's own log of its traceback is not shown."""
     (tmp_path / "text.pt2").write_text("neither")
     rewritten(archive, lambda members: [members.pop(name) for name in list(members) if "models/" in name])
     for name in ("text.pt2", "model.pt2"):
         with pytest.raises(
-            ValueError, match=rf"{name} is not an archive that `torch\.export\.save` wrote, or is damaged"
+            ValueError, match=rf"{name} is not an archive that `torch\.export\.save` .* wrote, or is damaged\.$"
         ):
-            source_from(f"checkpoint:{tmp_path}/{name}")
+            source_from(f"checkpoint:{tmp_path}/{name}", trust=True)
     with pytest.raises(ValueError, match=r"there is no file .*nowhere\.pt2"):
-        source_from(f"checkpoint:{tmp_path}/nowhere.pt2")
+        source_from(f"checkpoint:{tmp_path}/nowhere.pt2", trust=True)
+    assert caplog.records == []
