@@ -121,7 +121,8 @@ class Categorical:
         return predictions if predictions.ndim == 2 else predictions.movedim(-1, self.class_dimension)
 
     def _check_range(self, labels: Tensor, classes: int) -> None:
-        counted = labels[labels.long() != self.ignored_label]
+        labels = labels.long()  # torch cannot compare unsigned numbers
+        counted = labels[labels != self.ignored_label]
         if counted.numel() and (int(counted.min()) < 0 or int(counted.max()) >= classes):
             raise ValueError(
                 f"labels run from {int(counted.min())} to {int(counted.max())}, but the network has {classes} "

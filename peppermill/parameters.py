@@ -11,7 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from peppermill.types import Params
 
@@ -85,9 +87,16 @@ def select(model: nn.Module, parameters: Selection) -> Params:
         raise TypeError(
             f"`model` is a {type(model).__name__}, which is not a torch.nn.Module: pass the network itself."
         )
+    if any(isinstance(part, torch.jit.ScriptModule) for part in model.modules()):
+        raise TypeError(
+            "`model` is a program of TorchScript, which cannot be perturbed: pass the network it was made of."
+        )
+    for name, value in model.named_parameters():
+        if is_lazy(value) or value.is_meta or value.layout != torch.strided:
+            raise ValueError(f"`{name}` is sparse, or has no values yet: call the network once, or load its weights.")
     candidates = _candidates(model)
     chosen = _rule(parameters)(candidates)
-    if not chosen:
+    if not sum(candidate.value.numel() for candidate in chosen):
         raise ValueError(_nothing_selected(model, parameters, candidates))
     return {candidate.name: candidate.value.detach() for candidate in chosen}
 

@@ -12,6 +12,8 @@ from peppermill.noise import Noise
 from peppermill.plumbing.warnings import warn_user
 from peppermill.types import Params
 
+MAX_SIZE = 1_000_000  # more are a mistake: a fit of 10 members takes minutes, and one of 10^12 would never end
+
 
 @dataclass(frozen=True)
 class Perturbation:
@@ -26,9 +28,9 @@ class Perturbation:
     size: int
 
     def __post_init__(self) -> None:
-        if not isinstance(self.size, int) or self.size < 1:
+        if not isinstance(self.size, int) or not 1 <= self.size <= MAX_SIZE:
             raise ValueError(
-                f"`size={self.size!r}` must be a whole number of members, at least 1; 10 is the paper's choice."
+                f"`size={self.size!r}` must be a whole number of members, 1 to {MAX_SIZE:,}; 10 is the paper's choice."
             )
         if self.noise.draws and self.size > len(self.noise.draws):
             raise ValueError(

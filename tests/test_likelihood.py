@@ -162,7 +162,7 @@ def test_half_precision_outputs_are_read_in_float32(dtype, likelihood):
     assert torch.equal(likelihood.predict(outputs), likelihood.predict(outputs.float()))
 
 
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.int32, torch.int64])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.int32, torch.int64])
 def test_class_numbers_may_be_any_integers(dtype):
     outputs, labels = normal(4, 3), torch.tensor([0, 1, 2, 1])
     Categorical().check(outputs, labels.to(dtype))

@@ -58,8 +58,8 @@ class Commands(TyperGroup):
                 if console.debug["on"] and not isinstance(error, console.UsageError):
                     raise
                 code = console.complain_of(error)
-            if code == console.INTERRUPTED and torchrun.launched_rank() == 0:
-                console.complain("interrupted: no file was left half-written, and what was finished is kept.")
+            if code == console.INTERRUPTED:
+                raise KeyboardInterrupt
         if options.get("standalone_mode", True):
             sys.exit(code)
         return code

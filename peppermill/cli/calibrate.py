@@ -33,7 +33,7 @@ def command(
     validation: Annotated[
         int | None, typer.Option(help="Tune on this many items of DATA; the rest is for tests.")
     ] = None,
-    split_seed: Annotated[int, typer.Option(help="The seed by which --validation draws its items.")] = 0,
+    split_seed: Annotated[int | None, typer.Option(help="The seed by which --validation draws its items; 0.")] = None,
     parameters: options.Parameters = "kernels",
     noise: options.Noise = "gaussian",
     seed: options.Seed = 0,
@@ -42,10 +42,11 @@ def command(
     engine: options.EngineName = "auto",
     precision: options.Precision = None,
     device: options.Device = "cpu",
+    trust: options.Trust = False,
 ) -> None:
     """Try calibrators, noise and views on validation data, and keep the cheapest that is as good as the best."""
     refuse_unwritable(out)
-    source = options.source(model, weights, device)
+    source = options.source(model, weights, device, trust)
     labelled, split = which_items.tuning(data, source, validation, split_seed)
     chosen = {"noise": Noise(noise, seed=seed), "engine": engine_named(engine, precision), "views": views or None}
     pep = calibrate(source.model, labelled, passes, **{**options.arguments_of(calibrate, context), **chosen})
@@ -59,4 +60,4 @@ def command(
     say(f"wrote {out} ({out.stat().st_size:,} bytes). Next:")
     with_weights = f" --weights {weights}" if weights else ""
     tested = shlex.quote(data) if split else "TEST-DATA"
-    say(f"peppermill evaluate {shlex.quote(model)} {tested}{with_weights} --pep {out}")
+    say(f"peppermill evaluate {shlex.quote(model)} {tested}{with_weights} --pep {out}{' --trust' * trust}")

@@ -39,24 +39,24 @@ def harden_streams() -> None:
         getattr(sys, name).reconfigure(errors="replace")
 
 
-def show(content: Any, **options: Any) -> None:
-    """Print results; at 140 characters if there is no terminal to ask.
-
-    If nobody reads them any more, as after `| head`, the command goes on: it still has files to write.
-    """
+def show(table: Table) -> None:
+    """Print a table; at 140 characters if there is no terminal to ask."""
     console = Console(width=None if sys.stdout.isatty() else 140, highlight=False, emoji=False)
     with console.capture() as captured:
-        console.print(content, **options)
-    try:
-        sys.stdout.write(captured.get())
-        sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        console.print(table)
+    say(captured.get().removesuffix("\n"))
 
 
 def say(text: str) -> None:
-    """Print a line of results; it is never wrapped, because users copy commands from it."""
-    show(text, markup=False, soft_wrap=True)
+    """Print a line of results; it is never wrapped, because users copy commands from it.
+
+    If nobody reads it any more, as after `| head`, the command goes on: it still has files to write.
+    """
+    try:
+        sys.stdout.write(f"{text}\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def show_methods(content: Mapping[str, Any]) -> None:
@@ -122,11 +122,11 @@ def deliver(
 
 @contextmanager
 def notes() -> Iterator[None]:
-    """Print the library's warnings as notes, one line each."""
+    """Print this library's warnings as notes, one line each; those of other libraries only with `--debug`."""
     from peppermill.types import PepWarning
 
-    def note(message: Warning | str, *_: Any, **__: Any) -> None:
-        if torchrun.launched_rank() == 0:
+    def note(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
+        if torchrun.launched_rank() == 0 and (debug["on"] or issubclass(category, PepWarning)):
             complain(str(message), "note", "yellow")
 
     with warnings.catch_warnings():

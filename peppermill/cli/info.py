@@ -20,6 +20,7 @@ def command(path: Annotated[Path, typer.Argument(metavar="FILE", help="A pep.jso
     """Show what an ensemble or a run file holds; neither model nor data are needed."""
     found = read_object(path)
     is_run = isinstance(found, dict) and found.get("format") == results.KIND
+    del found  # it can be large
     content = results.read_run(path) if is_run else recipe.read_content(path)
     try:
         (_show_run if is_run else _show_ensemble)(content)

@@ -48,6 +48,7 @@ def command(
     engine: options.EngineName = "auto",
     precision: options.Precision = None,
     device: options.Device = "cpu",
+    trust: options.Trust = False,
 ) -> None:
     """Write `log_probs` [N, K] and `predicted` [N] of the data, or other --columns, and `labels` [N] if they have any.
 
@@ -55,7 +56,9 @@ def command(
     no labels (a flat folder, or `?labels=none`), and their `names` [N] are written too.
     """
     refuse_unwritable(out)
-    source = options.source(model, weights, device)
+    if out.suffix not in (".npz", ".csv"):
+        raise ValueError(f"`--out {out}` must end in .npz or .csv.")
+    source = options.source(model, weights, device, trust)
     network = source.model
     predictor = options.ensemble(pep, network, likelihood, engine, precision) or network
     chosen = likelihood_of(predictor, likelihood)

@@ -8,12 +8,16 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from datetime import timedelta
+from threading import Timer
 from typing import Any
 
 import typer
 
 #: How long a process waits for the others to start; PEPPERMILL_JOIN_SECONDS overrides it.
 JOIN_SECONDS = 60
+
+#: After how long a process that waits for the others says so.
+NOTE_SECONDS = 5
 
 #: How long a process that fails silently stays: torchrun ends all processes as soon as one of them has ended.
 REPORT_SECONDS = 10
@@ -100,6 +104,8 @@ def join_group(device: str) -> Any:
         torch.cuda.set_device(gpu)
     seconds = float(os.environ.get("PEPPERMILL_JOIN_SECONDS", JOIN_SECONDS))
     patience = timedelta(seconds=seconds)
+    note = Timer(NOTE_SECONDS, print, [f"waiting for the other processes, {seconds:g} s at most"], {"file": sys.stderr})
+    note.start()
     try:
         store, rank, count = next(rendezvous("env://", timeout=patience))
         store.set(f"peppermill/joined/{rank}", "")
@@ -109,6 +115,8 @@ def join_group(device: str) -> Any:
             f"process {launched_rank()} of {os.environ['WORLD_SIZE']} waited {seconds:g} s for the others, and not "
             "all of them came: look at what they reported, and start all of them again."
         ) from error
+    finally:
+        note.cancel()
     # The group's own timeout, which is longer, is for the work: processes reach the end of a pass at different times.
     dist.init_process_group("cpu:gloo,cuda:nccl" if by_nccl else "gloo", store=store, rank=rank, world_size=count)
     return store

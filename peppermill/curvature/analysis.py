@@ -21,6 +21,7 @@ from peppermill.types import Data, Likelihood, Params
 
 PROBE_MEMORY_BYTES = 2**28  # probes that need more memory are drawn again in every pass
 BELIEVABLE_SHARE = 0.1  # of the prediction: the next order may change it by this much
+MAX_PROBES = 1_000_000
 MIN_REGRESSION_PROBES = 8  # fewer probes are worth more than the degree of freedom that a slope costs
 
 
@@ -94,8 +95,8 @@ def local_analysis(
 
     Half-precision networks are computed in float32. How far to trust the result: docs/curvature.md.
     """
-    if not isinstance(probes, int) or probes < 3:
-        raise ValueError(f"`probes={probes!r}` must be a whole number, at least 3: fewer give no error. Try 16.")
+    if not isinstance(probes, int) or not 3 <= probes <= MAX_PROBES:
+        raise ValueError(f"`probes={probes!r}` must be a whole number, 3 (for an error) to {MAX_PROBES:,}. Try 16.")
     if step is not None and not 0 < step < math.inf:
         raise ValueError(f"`step={step}` must be positive: leave it out to have it chosen for you.")
     landscape = landscape_of(model, data, parameters, likelihood_named(likelihood), batch_size)

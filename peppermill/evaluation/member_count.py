@@ -105,6 +105,11 @@ def _averages(values: Tensor, subsets: Mapping[int, list[Subset]], read: Callabl
 
 def _curve(sizes: list[int], log_likelihoods: Tensor, examples: Tensor | None, level: float, seed: int) -> SizeCurve:
     nll = -log_likelihoods.double()
+    broken = int((~nll.isfinite()).any(dim=0).sum())
+    if broken:
+        raise ValueError(
+            f"the NLL of {broken:,} of {nll.shape[1]:,} items is not finite: check the weights and the data."
+        )
     values = {f"{size}": row for size, row in zip(sizes, nll, strict=True)}
     values |= {f"{size} against all": row - nll[-1] for size, row in zip(sizes, nll, strict=True)}
     rows = {name: sum_by_example(row, examples) for name, row in values.items()}

@@ -6,14 +6,17 @@ A network that is called with names, as those of transformers are, finds them af
 
 from __future__ import annotations
 
+import os
 import zipfile
 import zlib
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+NUMBERS = "biuf"  # NumPy's letters for bools, integers and real numbers
 CURE = "`np.savez(path, x=inputs, y=labels)`"
 
 
@@ -36,20 +39,43 @@ def data_or_inputs(path: str, *_: object, needed: tuple[str, ...] = ("x",)) -> A
                 f"{path} has no array {' and no '.join(sorted(missing))}, only {', '.join(file.files)}: save it with "
                 f"{CURE}."
             )
-        dictionary = {name.removeprefix("x."): _array(path, file, name) for name in named}
-        inputs = dictionary or _array(path, file, "x")
-        return (inputs, _array(path, file, "y")) if "y" in file.files else inputs
+        wanted = [*(named or ["x"]), *({"y"} & {*file.files})]
+        _refuse_unread(path, file.zip, wanted)
+        arrays = {name: _array(path, file, name) for name in wanted}
+        inputs = {name.removeprefix("x."): arrays[name] for name in named} or arrays["x"]
+        return (inputs, arrays["y"]) if "y" in arrays else inputs
+
+
+def _refuse_unread(path: str, archive: zipfile.ZipFile, names: list[str]) -> None:
+    """Raise before the arrays are read if they differ in length or exceed the machine's memory.
+
+    Zeros compress a thousandfold, so the size of the file says little.
+    """
+    size, lengths = 0, dict[str, int]()
+    for name in names:
+        with suppress(Exception), archive.open(f"{name}.npy") as raw:  # damage is reported when the array is read
+            size += archive.getinfo(f"{name}.npy").file_size
+            oldest = np.lib.format.read_magic(raw) == (1, 0)
+            read = np.lib.format.read_array_header_1_0 if oldest else np.lib.format.read_array_header_2_0
+            shape, _, kind = read(raw)
+            lengths |= {name: shape[0]} if shape and kind.kind in NUMBERS else {}
+    if len(set(lengths.values())) > 1:
+        found = ", ".join(f"{name} {length:,}" for name, length in lengths.items())
+        raise ValueError(f"the arrays of {path} have different lengths ({found}): each input needs one label.")
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else size
+    if size > memory:
+        raise ValueError(f"the arrays of {path} take {size / 1e9:,.0f} GB, more than this machine has: save a part.")
 
 
 def _array(path: str, file: Mapping[str, np.ndarray], name: str) -> np.ndarray:
     try:
         array = np.asarray(file[name])
-    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError) as error:
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, MemoryError) as error:
         reason = f"is damaged ({error}): save it again with {CURE}"
         if "pickle" in str(error):
             reason = "holds pickled objects, which could run code when opened and are refused: save plain numbers"
         raise ValueError(f"the array {name} of {path} {reason}.") from error
-    if array.ndim == 0 or array.dtype.kind not in "biuf":
+    if array.ndim == 0 or array.dtype.kind not in NUMBERS:
         raise ValueError(
             f"the array {name} of {path} has shape {list(array.shape)} and type {array.dtype}: expected numbers, one "
             "entry for each item."

@@ -17,6 +17,7 @@ from peppermill.plumbing.optional import importing
 from peppermill.sources.source import whole_number
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "JPEG2000", "AVIF")  # no EPS: it is a program
+MAX_ELONGATION = 100  # longer by shorter side: every preparation resizes the shorter one, and the longer one with it
 OPTIONS = ("size", "resize", "mean", "std")
 EXAMPLE = "size=224&resize=256&mean=0.485,0.456,0.406&std=0.229,0.224,0.225"
 
@@ -120,6 +121,9 @@ def picture(file: Path | bytes) -> Any:
     image = library()
     known = [name for name in FORMATS if name in image.OPEN]
     with image.open(io.BytesIO(file) if isinstance(file, bytes) else file, formats=known) as opened:
+        width, height = opened.size
+        if max(width, height) > MAX_ELONGATION * min(width, height):
+            raise ValueError(f"{width} x {height} pixels are a line: its shorter side cannot be resized")
         return to_rgb(opened)
 
 

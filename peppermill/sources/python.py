@@ -35,13 +35,23 @@ def data(text: str) -> Any:
 
 
 def _call(text: str) -> Any:
-    module_name, colon, name = text.partition(":")
-    if not colon or not name:
+    module_name, _, name = text.partition(":")
+    if not all(part.isidentifier() for part in (*module_name.split("."), name)):
         raise ValueError(
-            f"python:{text} must name a module and a function in it, as in `python:package.module:factory`."
+            f"python:{text} must name a module and a function in it, as in `python:package.module:factory`: run the "
+            "command in the folder that holds the module."
         )
     if "" not in sys.path:
         sys.path.insert(0, "")
+    try:
+        return _made(text, module_name, name)
+    except SystemExit as error:
+        raise ValueError(
+            f"python:{text} ended Python with exit code {error.code}: let it return what it makes."
+        ) from error
+
+
+def _made(text: str, module_name: str, name: str) -> Any:
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:

@@ -94,6 +94,46 @@ def number():
     return 3
 
 
+def leaving():
+    raise SystemExit(7)
+
+
+def lazy():
+    return nn.Sequential(nn.LazyLinear(3))
+
+
+def scripted():
+    return torch.jit.script(resnet())
+
+
+def traced():
+    return torch.jit.trace(resnet(), torch.zeros(2, 6))
+
+
+class Sparse(nn.Linear):
+    def __init__(self):
+        super().__init__(6, 3)
+        self.weight = nn.Parameter(self.weight.detach().to_sparse())
+
+
+class Empty(nn.Linear):
+    def __init__(self):
+        super().__init__(6, 3)
+        self.nothing = nn.Parameter(torch.zeros(0, 3))
+
+
+def loud():
+    """A network whose making makes another library warn."""
+    import warnings
+
+    warnings.warn("Polyfit may be poorly conditioned", RuntimeWarning)
+    return resnet()
+
+
+def overflowing():
+    return torch.full((50, 6), 1e38), torch.zeros(50, dtype=torch.long)
+
+
 def validation():
     generator = torch.Generator().manual_seed(0)
     return torch.randn(50, 6, generator=generator), torch.randint(3, (50,), generator=generator)

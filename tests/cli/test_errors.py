@@ -52,7 +52,10 @@ def refused(peppermill, folder, request):
         ({"y": lambda y: y.astype(np.float32)}, "labels have type torch.float32, but class numbers are integers"),
         ({"y": lambda y: y + 1}, "labels run from 1 to 3, but the network has 3 classes: labels must lie in 0..2"),
         ({"y": lambda y: y - 5}, "labels run from -5 to -3, but the network has 3 classes"),
-        ({"y": lambda y: y[:-1]}, "`validation` has 300 inputs and 299 labels: each input needs one label"),
+        (
+            {"y": lambda y: y[:-1]},
+            "the arrays of validation.npz have different lengths (x 300, y 299): each input needs one label",
+        ),
         ({"x": lambda x: x[:0], "y": lambda y: y[:0]}, "`validation` has no items: give at least one labelled batch"),
         ({"y": lambda y: np.eye(3, dtype=int)[y]}, "one-hot labels need `labels.argmax(dim=1)`"),
         ({"y": lambda y: y * 0 - 100}, "`validation` has no item that counts: every label is the ignored one"),
@@ -74,6 +77,8 @@ def test_data_that_do_not_fit(validation, refused, change, match):
         ("npz:my_models.py", "my_models.py is not an npz file, or is truncated"),
         ("npz:resnet.safetensors", "resnet.safetensors is not an npz file, or is truncated"),
         ("validation.npz", "DATA 'validation.npz' must begin with one of npz:, imagefolder:"),
+        ("validation.npz", "as in `npz:file.npz`. Did you mean `npz:validation.npz`?"),
+        (".", "Did you mean `imagefolder:.`?"),
         ("csv:validation.csv", "DATA 'csv:validation.csv' must begin with one of"),
         ("python:my_models:nowhere", "my_models has no function 'nowhere'; it has"),
         ("python:my_models:number", "`validation` is a int: give a DataLoader, a Dataset"),
@@ -86,7 +91,7 @@ def test_data_that_are_not_there(refused, data, match):
 @pytest.mark.parametrize(
     ("model", "match"),
     [
-        ("my_models:resnet", "MODEL 'my_models:resnet' must begin with one of"),
+        ("my_models:resnet", "as in `timm:resnet50`. Did you mean `python:my_models:resnet`?"),
         ("keras9:resnet", "MODEL 'keras9:resnet' must begin with one of"),
         ("python:my_models", "must name a module and a function in it, as in `python:package.module:factory`"),
         (
@@ -103,10 +108,37 @@ def test_data_that_are_not_there(refused, data, match):
             "error: ValueError: not enough values to unpack (expected 3, got 2) (`peppermill",
         ),
         ("python:torch.nn:Identity", "it has no floating-point parameter at all"),
+        ("python:../nets:f", "python:../nets:f must name a module and a function in it, as in `python:package.module"),
+        ("python:my_models:leaving", "python:my_models:leaving ended Python with exit code 7: let it return what it"),
+        ("python:my_models:lazy", "`0.weight` is sparse, or has no values yet: call the network once"),
+        ("python:my_models:Sparse", "`weight` is sparse, or has no values yet"),
+        ("python:my_models:scripted", "`model` is a program of TorchScript, which cannot be perturbed: pass the"),
+        ("python:my_models:traced", "`model` is a program of TorchScript, which cannot be perturbed: pass the"),
     ],
 )
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
 def test_models_that_are_not_there_or_are_none(refused, model, match):
     refused("fit", model, DATA, match=match)
+
+
+def test_a_script_that_ends_python_when_it_is_imported(folder, refused):
+    (folder / "script.py").write_text("import sys\nsys.exit()\n")
+    refused("fit", "python:script:main", DATA, match="python:script:main ended Python with exit code None")
+
+
+def test_a_selection_without_a_number(refused):
+    arguments = ("fit", "python:my_models:Empty", DATA, "--parameters", "nothing")
+    refused(*arguments, match="`parameters='nothing'` selects nothing in this Empty")
+
+
+@pytest.mark.parametrize("kind", [torch.int64, torch.bool, torch.complex64])
+def test_weights_that_are_not_real_numbers(folder, refused, kind):
+    """load_state_dict would cast them."""
+    state = {name: value.to(kind) for name, value in load_file("resnet.safetensors").items()}
+    torch.save(state, "cast.pt")
+    refused(
+        "evaluate", MODEL, DATA, "--weights", "cast.pt", match=f"cast.pt has {kind} for `0.weight`, which is torch.f"
+    )
 
 
 def test_weights_that_do_not_fit(folder, refused):
@@ -148,9 +180,11 @@ def test_weights_that_are_not_in_a_file_of_weights(folder, refused, name, match)
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        (("--size", 0), "`size=0` must be a whole number of members, at least 1"),
+        (("--size", 0), "`size=0` must be a whole number of members, 1 to 1,000,000"),
         (("--size", -4), "`size=-4` must be a whole number of members"),
         (("--lower", 0.2, "--upper", 0.1), "`lower=0.2` must be below `upper=0.1`: exchange them or widen"),
+        (("--size", 10**12), "`size=1000000000000` must be a whole number of members, 1 to 1,000,000"),
+        (("--split-seed", 3), "`--split-seed 3` draws the items of `--validation`: say how many, as in `--validation"),
         (("--lower", 0.2, "--upper", 0.2), "`lower=0.2` must be below `upper=0.2`"),
         (("--lower", -1), "`lower=-1.0` must be a size of noise, zero or positive"),
         (("--upper", 0), "`lower=0.0` must be below `upper=0.0`"),
@@ -208,10 +242,12 @@ def test_options_of_sweep(refused, options, match):
             "resnet.safetensors is not a text file: it is corrupted or holds something else",
         ),
         (("--pep", "my_models.py"), "my_models.py is not JSON (line 2): it is truncated or corrupted"),
-        (("--pep", "."), ". cannot be read (Is a directory)"),
+        (("--pep", "."), ". cannot be read: it is a folder, a device or a pipe"),
         (("--likelihood", "poisson"), "`likelihood='poisson'` is unknown"),
         (("--batch-size", -3), "`batch_size=-3` must be at least 1 item"),
         (("--out", "."), "cannot be written"),
+        (("--engine", "loop"), "`--engine` and `--precision` are for the members of an ensemble: name it with `--pep"),
+        (("--precision", "bfloat16"), "`--engine` and `--precision` are for the members of an ensemble: name it with"),
     ],
 )
 def test_options_of_evaluate_and_predict(refused, command, options, match):
@@ -221,6 +257,19 @@ def test_options_of_evaluate_and_predict(refused, command, options, match):
 def test_class_names_in_a_file_that_is_no_text(refused):
     options = (*WEIGHTS, "--class-names", "validation.npz")
     refused("evaluate", MODEL, DATA, *options, match="validation.npz is not a text file: expected the name of a class")
+
+
+def test_more_directions_than_can_ever_be_tried(refused):
+    refused("curvature", MODEL, DATA, *WEIGHTS, "--probes", 10**12, match="must be a whole number, 3 (for an error) to")
+
+
+def test_a_seed_below_zero(refused):
+    refused("evaluate", MODEL, DATA, *WEIGHTS, "--seed", -1, match="invalid value for '--seed'")
+
+
+@pytest.mark.parametrize("name", ["p.parquet", "p", "p.npy"])
+def test_predictions_in_a_file_that_would_hold_something_else(refused, name):
+    refused("predict", MODEL, DATA, *WEIGHTS, "--out", name, match=f"`--out {name}` must end in .npz or .csv.")
 
 
 def test_no_bins(refused):
@@ -240,20 +289,20 @@ def change_pep(**changes):
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
-        ({"sigma": None}, "pep.json is damaged (KeyError: 'sigma'): fit and save the ensemble again"),
+        ({"sigma": None}, "pep.json is damaged (sigma is None): fit and save the ensemble again"),
         ({"sigma": "large"}, "pep.json is damaged"),
         ({"sigma": -0.1}, "pep.json is damaged"),
         ({"temperature": 0}, "pep.json is damaged"),
         ({"size": "ten"}, "pep.json is damaged"),
         ({"size": 0}, "pep.json is damaged"),
-        ({"noise": {"law": "pink"}}, "pep.json is damaged (ValueError: `noise='pink'` is unknown"),
+        ({"noise": {"law": "pink"}}, "pep.json is damaged (it was changed after it was written)"),
         ({"noise": {"antithetic": "no"}}, "pep.json is damaged"),
-        ({"likelihood": {"name": "poisson"}}, "pep.json is damaged (ValueError: `likelihood='poisson'` is unknown"),
+        ({"likelihood": {"name": "poisson"}}, "pep.json is damaged (it was changed after it was written)"),
         ({"selection": {"mask": "everything"}}, "pep.json is damaged"),
         ({"selection": {"mask": "0x0"}}, "pep.json is damaged"),
         ({"search": {"evaluations": 3}}, "pep.json is damaged"),
-        ({"fingerprint": None}, "pep.json is damaged (no fingerprint of a network)"),
-        ({"version": 2}, "has version 2, and this library reads up to 1: install a newer peppermill"),
+        ({"fingerprint": None}, "pep.json is damaged (fingerprint."),
+        ({"version": 99}, "has version 99, and this library reads up to 2: install a newer peppermill"),
         ({"format": "another tool"}, "pep.json is not a peppermill ensemble: it was written by another tool"),
     ],
 )
@@ -294,7 +343,7 @@ def test_a_likelihood_that_contradicts_the_ensemble(done, refused):
         ("nowhere.json", "there is no file nowhere.json."),
         ("resnet.safetensors", "is not a text file"),
         ("my_models.py", "my_models.py is not JSON"),
-        (".", "cannot be read (Is a directory)"),
+        (".", "cannot be read: it is a folder, a device or a pipe"),
     ],
 )
 def test_info_on_what_it_does_not_know(refused, path, match):

@@ -31,6 +31,13 @@ def test_it_prints_writes_and_draws_what_the_library_says(done, pep, data, folde
     assert "How many members?" in (folder / "size.html").read_text(encoding="utf-8")
 
 
+def test_data_on_which_the_network_overflows_are_refused(peppermill, network, data):
+    pm.fit(network, data("validation"), size=2).save("pep.json")
+    found = peppermill(ARGUMENTS[0], ARGUMENTS[1], "python:my_models:overflowing", *ARGUMENTS[3:])
+    assert (found.exit_code, found.stdout) == (2, "")
+    assert "the NLL of 50 of 50 items is not finite: check the weights and the data." in found.stderr
+
+
 def test_a_loss_below_zero_is_refused(peppermill, network, data):
     pm.fit(network, data("validation"), size=2).save("pep.json")
     found = peppermill(*ARGUMENTS, "--loss", "-1")

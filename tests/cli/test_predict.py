@@ -33,6 +33,18 @@ def test_the_ensemble(done, network, data):
     np.testing.assert_allclose(np.exp(load("deep/down.npz")["log_probs"]), expected, atol=1e-5)
 
 
+def test_a_csv_holds_what_the_npz_holds(done):
+    """Read by NumPy, with a column for each class."""
+    done(*ARGUMENTS)
+    assert done(*ARGUMENTS, "--out", "p.csv") == "wrote p.csv: log_probs, predicted, labels of 300 items\n"
+    found, expected = np.genfromtxt("p.csv", delimiter=",", names=True), load("predictions.npz")
+    assert found.dtype.names == ("predicted", "labels", "log_probs_0", "log_probs_1", "log_probs_2")
+    for name in ("predicted", "labels"):
+        np.testing.assert_array_equal(found[name], expected[name])
+    columns = np.stack([found[f"log_probs_{k}"] for k in range(3)], axis=1)
+    np.testing.assert_array_equal(columns, expected["log_probs"])
+
+
 @pytest.mark.parametrize("options", [("--engine", "loop"), ("--engine", "vmap"), ("--precision", "bfloat16")])
 def test_how_the_members_run_changes_little(done, network, data, options):
     """bfloat16 rounds to 8 bits: probabilities move in the third digit."""
@@ -177,7 +189,10 @@ def test_who_needs_labels_says_so(peppermill, unlabelled, command):
         ({"z": np.ones(3)}, "bare.npz has no array x, only z: save it with"),
         ({"x": np.ones((0, 6))}, "`data` has no items"),
         ({"x": np.full((3, 6), np.nan)}, "the predictions for 3 of 3 items are NaN"),
-        ({"x": np.ones((3, 6)), "y": np.ones(2, dtype=int)}, "`data` has 3 inputs and 2 labels"),
+        (
+            {"x": np.ones((3, 6)), "y": np.ones(2, dtype=int)},
+            "bare.npz have different lengths (x 3, y 2): each input needs one label",
+        ),
     ],
 )
 def test_inputs_that_are_none_are_refused(peppermill, unlabelled, arrays, match):

@@ -116,12 +116,13 @@ def test_a_process_whose_others_never_start_gives_up_in_one_line(folder):
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     group = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    environment = {**os.environ, "PYTHONPATH": CHECKOUT, **group, "PEPPERMILL_JOIN_SECONDS": "2"}
+    environment = {**os.environ, "PYTHONPATH": CHECKOUT, **group, "PEPPERMILL_JOIN_SECONDS": "7"}
     command = [sys.executable, "-m", "peppermill", *FIT]
     found = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100)
     assert (found.returncode, found.stdout) == (2, "")
+    assert "waiting for the other processes, 7 s at most" in found.stderr.splitlines()
     assert found.stderr.splitlines()[-1] == (
-        "error: process 0 of 2 waited 2 s for the others, and not all of them came: look at what they reported, and "
+        "error: process 0 of 2 waited 7 s for the others, and not all of them came: look at what they reported, and "
         "start all of them again."
     )
 

@@ -6,7 +6,6 @@ import stat
 
 import pytest
 
-from peppermill.plumbing import files
 from peppermill.plumbing.files import read_json, refuse_unwritable, write_atomically
 
 
@@ -129,7 +128,7 @@ def test_a_newer_version_asks_for_a_newer_library(tmp_path, version):
 def test_what_cannot_be_read_is_said(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"there is no file .*nowhere\.json\."):
         read_json(tmp_path / "nowhere.json", "kind", newest=1)
-    with pytest.raises(ValueError, match=r"cannot be read \(Is a directory\)"):
+    with pytest.raises(ValueError, match="cannot be read: it is a folder, a device or a pipe"):
         read_json(tmp_path, "kind", newest=1)
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ValueError, match="binary is not a text file: it is corrupted or holds something else"):
@@ -142,7 +141,16 @@ def test_what_cannot_be_read_is_said(tmp_path):
         read_json(tmp_path / "long", "kind", newest=1)
 
 
-def test_a_file_without_end_is_not_read_to_the_end(monkeypatch):
-    monkeypatch.setattr(files, "MAX_JSON_BYTES", 10**6)
-    with pytest.raises(ValueError, match="/dev/zero is larger than 1 MB: this library did not write it"):
-        read_json("/dev/zero", "kind", newest=1)
+def test_a_device_or_a_pipe_is_not_read(tmp_path):
+    """/dev/zero has no end, and a pipe has no beginning until somebody writes to it."""
+    os.mkfifo(tmp_path / "pipe")
+    for path in ("/dev/zero", tmp_path / "pipe"):
+        with pytest.raises(ValueError, match="cannot be read: it is a folder, a device or a pipe"):
+            read_json(path, "kind", newest=1)
+
+
+def test_a_file_that_is_too_large_is_not_read(tmp_path):
+    with open(tmp_path / "large", "wb") as file:
+        file.truncate(10**11)
+    with pytest.raises(ValueError, match="large is larger than 25 MB: this library did not write it"):
+        read_json(tmp_path / "large", "kind", newest=1)

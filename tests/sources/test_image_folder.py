@@ -4,6 +4,7 @@ import os
 
 import pytest
 import torch
+from PIL import Image
 
 from peppermill.sources.image_folder import data
 from peppermill.types import PepWarning
@@ -270,3 +271,15 @@ def test_a_pipe_is_no_picture(folder):
     """Reading it would wait for ever."""
     os.mkfifo(folder / "cat" / "pipe.png")
     assert len(found(folder)) == 6
+
+
+def test_a_line_of_pixels_costs_no_memory(folder):
+    """A PNG of some hundred bytes would become 11.8 GB if its shorter side were resized to 256 pixels."""
+    Image.new("RGB", (1, 60_000)).save(folder / "cat" / "line.png")
+    with pytest.raises(ValueError, match=r"1 of 7 items cannot be read: cat/line\.png \(1 x 60000 pixels are a line"):
+        read(found(folder, "size=224&resize=256"))
+    with pytest.warns(PepWarning, match=r"cat/line\.png .*They are left out"):
+        inputs, _ = read(found(folder, "size=224&resize=256&bad=skip"))
+    assert len(inputs) == 6
+    Image.new("RGB", (10, 900)).save(folder / "cat" / "line.png")
+    assert len(read(found(folder))[0]) == 7

@@ -113,3 +113,23 @@ def test_labels_that_are_no_numbers_of_items_are_refused(tmp_path, arrays, label
     np.savez(tmp_path / "data.npz", x=arrays["x"], y=labels)
     with pytest.raises(ValueError, match=r"the array y of .* has shape .* and type .*: expected numbers, one entry"):
         data(str(tmp_path / "data.npz"))
+
+
+def test_arrays_of_different_lengths_are_refused_before_they_are_read(tmp_path):
+    """The larger one promises 40 TB, more than any machine has, and holds nothing."""
+    header, labels = io.BytesIO(), io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "<f4", "fortran_order": False, "shape": (10**12, 10)})
+    np.save(labels, np.zeros(3, dtype=int))
+    with zipfile.ZipFile(tmp_path / "data.npz", "w") as archive:
+        archive.writestr("x.npy", header.getvalue())
+        archive.writestr("y.npy", labels.getvalue())
+    with pytest.raises(ValueError, match=r"have different lengths \(x 1,000,000,000,000, y 3\): each input needs one"):
+        data(str(tmp_path / "data.npz"))
+
+
+def test_arrays_that_exceed_the_memory_are_refused_before_they_are_read(tmp_path, monkeypatch):
+    """On a machine of one page of 16 kB."""
+    np.savez_compressed(tmp_path / "data.npz", x=np.zeros((1000, 10)), y=np.zeros(1000, dtype=int))
+    monkeypatch.setattr("os.sysconf", {"SC_PAGE_SIZE": 16384, "SC_PHYS_PAGES": 1}.get)
+    with pytest.raises(ValueError, match=r"data\.npz take 0 GB, more than this machine has: save a part"):
+        data(str(tmp_path / "data.npz"))
