@@ -38,6 +38,8 @@ def fit(
     search: str | SigmaTuner | None = "two_stage",
     calibrator: str | None = None,
     temperature: bool = False,
+    scale: str | None = None,
+    pool: int | None = None,
     likelihood: str | Likelihood = "categorical",
     views: ViewsLike = None,
     batch_size: int = 500,
@@ -57,6 +59,10 @@ def fit(
       `pm.TwoStage(lower=..., upper=...)`, `pm.Golden(iterations=7, lower=..., upper=...)`.
     - `calibrator`: what is fitted on the averaged log-probabilities: "temperature" (T and sigma are tuned together, at
       no extra pass), "vector" or "matrix" (docs/choosing.md). `temperature=True` is `calibrator="temperature"`.
+    - `scale`: "layer" finds a sigma for every perturbed array, "filter" for every filter, at the price of a gradient
+      ascent (about four passes of ten members over 5,000 items) and a second search; None is one sigma for all.
+    - `pool`: draw this many directions and keep the best `size` of them, if the choice also helps on items that had no
+      part in it (`pep.search.pool_gain`); costs `pool` forward passes.
     - `likelihood`: "categorical", "bernoulli", "gaussian", or one with settings, `pm.Categorical(ignored_label=255)`.
     - `views`: of pictures, "horizontal_flip", several names, or functions of a batch: member j sees view j mod V, the
       first of them the inputs as they are. For networks that were trained with such pictures (docs/views.md).
@@ -85,7 +91,16 @@ def fit(
     data = Batches(validation, model, argument="validation", batch_size=batch_size)
     with progress("fitting sigma") as tick:
         request = Request(model, perturbation, chosen, engine, data, tick, views=seen)
-        found = tuner.tune(request, joint=calibrator is not None)
+        if scale:
+            from peppermill.tuning.layer_scales import tune_scales  # most fits have one sigma
+
+            request, found = tune_scales(tuner, request, calibrator is not None, scale)
+        else:
+            found = tuner.tune(request, joint=calibrator is not None)
+        if pool is not None:
+            from peppermill.tuning.member_pool import tune_pool  # and no pool
+
+            request, found = tune_pool(request, found, pool)
         fitted: list[Calibrator] = [Temperature(e.temperature) for e in (found.best, found.baseline)]
         if calibrator not in (None, "temperature"):
             alone = replace(request, views=())
@@ -95,7 +110,7 @@ def fit(
     recipe = Recipe(
         sigma=found.best.sigma,
         size=size,
-        noise=noise,
+        noise=request.perturbation.noise,
         rule=rule_name(parameters),
         selected=tuple(perturbation.center),
         likelihood=chosen,

@@ -26,7 +26,7 @@ from peppermill.parameters import Selection
 from peppermill.passes import MemberPass
 from peppermill.plumbing.nested import bytes_of, map_tensors
 from peppermill.plumbing.progress import progress
-from peppermill.tuning.layer_scales import Scales, fit_scales
+from peppermill.tuning.layer_scales import Scales, fit_scales, starting_sigma
 from peppermill.tuning.result import Evaluation
 from peppermill.tuning.two_stage import TwoStage
 from peppermill.types import Data, Likelihood, PepWarning
@@ -183,10 +183,9 @@ class _Course:
     def enter_noise(self, pep: PepEnsemble) -> None:
         """Noise of one size, and noise by layer."""
         shared = self._searched(pep)
-        if shared.sigma == 0:
-            return
-        self.enter(shared)
-        if len(pep.recipe.selected) > 1:
+        if shared.sigma > 0:
+            self.enter(shared)
+        if len(pep.recipe.selected) > 1 and starting_sigma(shared.search) > 0:
             self.half_scales = self.half_scales or tuple(self._half_scales(shared, half) for half in (0, 1))
             both = tuple(
                 (name, tuple(math.sqrt(a * b) for a, b in zip(one, other, strict=True)))
@@ -261,7 +260,7 @@ class _Course:
         temperature = None if shared.likelihood.name == "gaussian" else shared.search.best.temperature
         with progress("noise by layer") as tick:
             request = replace(shared.request(_half(self.data, half), tick), views=())
-            scales, passes = fit_scales(request, shared.sigma, temperature)
+            scales, passes = fit_scales(request, starting_sigma(shared.search), temperature)
         self.spent += passes / 2
         return scales
 

@@ -126,7 +126,8 @@ def _subsets_by_size(pep: PepEnsemble, sizes: Sequence[int] | None) -> dict[int,
     wanted = sorted({*(dozen if sizes is None else sizes), pep.size})
     if wanted[0] < 1 or wanted[-1] > pep.size:
         raise ValueError(f"`sizes={list(sizes or ())}` must lie in 1..{pep.size}, the members that the ensemble has.")
-    paired = pep.recipe.noise.antithetic and pep.size > 1
+    noise = pep.recipe.noise
+    paired = noise.antithetic and not noise.draws and pep.size > 1
     return {size: _subsets(size, pep.size, 2 if paired else 1) for size in wanted}
 
 

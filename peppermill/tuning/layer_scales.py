@@ -8,29 +8,36 @@ with it, a sigma for each filter reached an NLL of .138 on validation and .212 o
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterator
-from typing import Any, Literal, TypeAlias
+from dataclasses import replace
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from peppermill.data import MEMORY_BYTES
 from peppermill.distributed.gather import gather_rows
 from peppermill.distributed.group import grouped
 from peppermill.engines.network_shell import Shells
-from peppermill.likelihood import ensemble_log_likelihoods
+from peppermill.likelihood import ensemble_log_likelihoods, example_rows
 from peppermill.noise import Noise
 from peppermill.passes import Request, run_members
 from peppermill.plumbing.nested import as_arguments, bytes_of, output_tensor
+from peppermill.tuning import SigmaTuner
+from peppermill.tuning.result import SigmaSearch
 from peppermill.tuning.subsample import cut, cut_subsample
-from peppermill.types import Inputs, Params
+from peppermill.types import Inputs, Params, PepWarning
+from peppermill.views import IDENTITY
 
 STEPS = 100
 LEARNING_RATE = 0.1  # of s and ln T; it falls to 0, so no sigma changes by more than a factor of exp(5)
-MINIBATCH_EXAMPLES = 250
+PAIRS = 2  # of antithetic members in each step
+MINIBATCH_EXAMPLES = 125
 POOL_FRACTION = 0.5  # of the examples, from which the minibatches are drawn: those that surprise the network first
 FIRST_DRAW = 2**33  # beyond the draws of any ensemble, so that the scales are not fitted to its members
-PASSES_OF_A_STEP = 3  # forward passes that a forward and a backward pass cost
+STEP_PASSES = 2 * PAIRS * 4  # that a step costs for each item: members run forward twice, and backward counts as two
 
 #: What `Noise.scales` holds: factors of sigma by the name of the array.
 Scales: TypeAlias = tuple[tuple[str, tuple[float, ...]], ...]
@@ -39,12 +46,39 @@ Scales: TypeAlias = tuple[tuple[str, tuple[float, ...]], ...]
 WeightedBatch: TypeAlias = tuple[Inputs, Tensor, Tensor]
 
 
+def tune_scales(tuner: SigmaTuner, request: Request, joint: bool, per: str) -> tuple[Request, SigmaSearch]:
+    """One sigma, then the scales from there, then one factor for all of them; and the request with these scales.
+
+    If the scales do not help on the validation data, one sigma for all arrays remains.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PepWarning)  # the second search says what is still true
+        shared = tuner.tune(request, joint)
+    start = starting_sigma(shared)
+    if start == 0:
+        return request, tuner.tune(request, joint)  # which says why
+    scales, cost = fit_scales(request, start, shared.best.temperature if joint else None, per)
+    noise = replace(request.perturbation.noise, scales=scales)
+    scaled = replace(request, perturbation=replace(request.perturbation, noise=noise))
+    found = tuner.tune(scaled, joint)
+    passes = (shared.passes or 0.0) + cost + (found.passes or 0.0)
+    if found.gain > shared.gain:
+        return scaled, replace(found, passes=passes)
+    return request, replace(shared, passes=passes)
+
+
+def starting_sigma(shared: SigmaSearch) -> float:
+    """Where to start from after a search for one sigma; 0 if it tried none.
+
+    With T the best single sigma is small, or 0, because the most sensitive array limits it: start above it.
+    """
+    alone = replace(shared, joint=False).best.sigma
+    tried = (evaluation.sigma for evaluation in shared.evaluations if evaluation.sigma)
+    return max(shared.best.sigma, alone / 2) or min(tried, default=0.0)
+
+
 def fit_scales(
-    request: Request,
-    sigma: float,
-    temperature: float | None = None,
-    per: Literal["layer", "filter"] = "layer",
-    steps: int = STEPS,
+    request: Request, sigma: float, temperature: float | None = None, per: str = "layer", steps: int = STEPS
 ) -> tuple[Scales, float]:
     """Factors of sigma for every array or filter, and the forward passes over all data that finding them cost.
 
@@ -56,30 +90,29 @@ def fit_scales(
     sizes = [len(value) if per == "filter" and value.ndim else 1 for value in center.values()]
     logs = torch.zeros(sum(sizes), device=device, requires_grad=True)
     log_temperature = torch.tensor(math.log(temperature or 1.0), device=device, requires_grad=temperature is not None)
-    fitted = [logs] if temperature is None else [logs, log_temperature]
+    fitted = [logs, log_temperature] if log_temperature.requires_grad else [logs]
     optimizer = torch.optim.Adam(fitted, betas=(0.9, 0.99))
-    shells, average = Shells(request.model), torch.zeros_like(logs)
-    examples, seen = 0, 0
+    shells, average, spent = Shells(request.model), torch.zeros_like(logs), max(1.0, len(request.views))
     recurrent = any(isinstance(module, nn.RNNBase) for module in request.model.modules())
-    for step, (minibatch, examples) in enumerate(_minibatches(request, steps)):
+    for step, (minibatch, share) in enumerate(_minibatches(request, steps)):
         # cuDNN differentiates recurrent layers in training mode only.
         with torch.enable_grad(), torch.backends.cudnn.flags(enabled=not recurrent):
-            by_name = dict(zip(center, logs.split(sizes), strict=True))
-            found = minibatch_log_likelihood(request, shells, sigma, by_name, log_temperature, step, minibatch)
-        if bool(found.isfinite()):  # too much noise may overflow: then the next step draws other noise
-            for value, gradient in zip(fitted, torch.autograd.grad(-found, fitted), strict=True):
-                value.grad = gradient
+            by_name = dict(zip(center, torch.split(logs, sizes), strict=True))
+            value = minibatch_log_likelihood(request, shells, sigma, by_name, log_temperature, step, minibatch)
+            gradients = torch.autograd.grad(-value, fitted)
+        if all(bool(gradient.isfinite().all()) for gradient in gradients):  # too much noise may overflow
+            for number, gradient in zip(fitted, gradients, strict=True):
+                number.grad = gradient
             optimizer.param_groups[0]["lr"] = LEARNING_RATE * (1 - step / steps)
             optimizer.step()
         if step >= steps // 2:
             average += logs.detach() / (steps - steps // 2)
-        trained = 2 * PASSES_OF_A_STEP * sum(len(labels) for _, labels, _ in minibatch)
-        seen += trained
-        request.tick(trained)
+        spent += STEP_PASSES * share
+        request.tick(STEP_PASSES * sum(len(labels) for _, labels, _ in minibatch))
     if grouped():  # GPUs differ in the last bits: all processes take what the first one found
         average = gather_rows([average[None]], [1], {"`scale`": per})[0][0]
-    factors = [tuple(float(f"{factor:.4g}") for factor in part.exp().tolist()) for part in average.split(sizes)]
-    return tuple(zip(center, factors, strict=True)), 1 + seen / examples
+    factors = average.exp().half()  # three digits, which make a short file
+    return tuple(zip(center, map(tuple, (part.tolist() for part in torch.split(factors, sizes))), strict=True)), spent
 
 
 def minibatch_log_likelihood(
@@ -88,44 +121,49 @@ def minibatch_log_likelihood(
     sigma: float,
     logs: Params,
     log_temperature: Tensor,
-    draw: int,
+    step: int,
     minibatch: list[WeightedBatch],
 ) -> Tensor:
-    """L of eq. 6 on some items for one antithetic pair, as a differentiable function of s and ln T."""
-    center, likelihood = request.perturbation.center, request.likelihood
+    """L of eq. 6 on some items with the noise of one step, as a differentiable function of s and ln T."""
+    center, likelihood, views = request.perturbation.center, request.likelihood, request.views or (IDENTITY,)
     noise = Noise(request.perturbation.noise.law, True, request.perturbation.noise.seed)
     fixed = {name: value.detach() for name, value in request.model.named_parameters()}
-    pair = []
-    for sign in (1, -1):
-        pair.append(dict(fixed))
+    members: list[Params] = []
+    for pair in range(step * PAIRS, (step + 1) * PAIRS):
+        members += [dict(fixed), dict(fixed)]
         for name, value in center.items():
-            scale = sign * sigma * logs[name].exp().view(-1, *(1,) * (value.ndim - 1))
-            step = scale * noise.draw(name, FIRST_DRAW + 2 * draw, value)
-            pair[-1][name] = (value + step).view(value.shape).to(value.dtype)
+            direction = noise.draw(name, FIRST_DRAW + 2 * pair, value)
+            change = (sigma * logs[name].exp()).view(-1, *(1,) * (value.ndim - 1)) * direction
+            for params, signed in zip(members[-2:], (change, -change), strict=True):
+                params[name] = (value + signed).view(value.shape).to(value.dtype)
     total = log_temperature.new_zeros(())
     for inputs, labels, weights in minibatch:
-        spread = weights.view(-1, *(1,) * (labels.ndim - 1)).expand(labels.shape)  # over the pixels, say, of an image
-        item_weights = likelihood.items(spread.unsqueeze(-1), labels)[0].flatten()
-        outputs = [output_tensor(shells(params, *as_arguments(inputs))) for params in pair]
+        outputs = []
+        for j, params in enumerate(members):
+
+            def run(args: Any, kwargs: Any, params: Params = params) -> Tensor:
+                # A checkpoint holds the activations of one member at a time, and runs it forward twice.
+                return output_tensor(checkpoint(shells, params, args, kwargs, use_reentrant=False)).unsqueeze(0)
+
+            outputs.append(views[j % len(views)].outputs(run, *as_arguments(inputs))[0])
         if not outputs[0].requires_grad:
             raise ValueError(
                 f"the outputs of this {type(request.model).__name__} cannot be differentiated by its weights, which "
                 "`scale` needs: leave `scale` out."
             )
-        predictions, counted = zip(*[likelihood.items(likelihood.predict(one), labels) for one in outputs], strict=True)
+        items = [likelihood.items(likelihood.predict(one), labels) for one in outputs]
+        predictions, counted = torch.stack([prediction for prediction, _ in items]), items[0][1]
         if log_temperature.requires_grad:
-            averaged = (ensemble_log_likelihoods(torch.stack(predictions)) / log_temperature.exp()).log_softmax(dim=-1)
-            rows = likelihood.log_likelihoods(averaged, counted[0])
+            averaged = (ensemble_log_likelihoods(predictions) / log_temperature.exp()).log_softmax(dim=-1)
+            rows = likelihood.log_likelihoods(averaged, counted)
         else:
-            rows = ensemble_log_likelihoods(
-                torch.stack([likelihood.log_likelihoods(one, counted[0]) for one in predictions])
-            )
-        total = total + (item_weights * rows).sum()
+            rows = ensemble_log_likelihoods(torch.stack([likelihood.log_likelihoods(p, counted) for p in predictions]))
+        total = total + (weights[example_rows(likelihood, labels)] * rows).sum()
     return total
 
 
-def _minibatches(request: Request, steps: int) -> Iterator[tuple[list[WeightedBatch], int]]:
-    """For each step some random examples, and the number of all examples.
+def _minibatches(request: Request, steps: int) -> Iterator[tuple[list[WeightedBatch], float]]:
+    """For each step some random examples, and their share of all examples.
 
     Where the rows of a batch are no examples, or the data are few, whole batches in place of examples.
     """
@@ -139,15 +177,13 @@ def _minibatches(request: Request, steps: int) -> Iterator[tuple[list[WeightedBa
             weights = pool.example_weights[count : count + len(labels)] if pool else torch.ones(len(labels))
             held.append((inputs, labels, weights.to(labels.device, torch.float32)))
         count, size = count + len(labels), size + bytes_of(inputs)
-    examples = round(count / pool.share) if pool else count
     for _ in range(steps):
-        if pool:
-            chosen = torch.zeros(count, dtype=torch.bool)
-            chosen[torch.randperm(count, generator=generator)[:MINIBATCH_EXAMPLES]] = True
-            yield list(cut(held, chosen, MINIBATCH_EXAMPLES)), examples
-            continue
+        chosen = torch.zeros(count, dtype=torch.bool)
         minibatch: list[WeightedBatch] = []
+        if pool:
+            chosen[torch.randperm(count, generator=generator)[:MINIBATCH_EXAMPLES]] = True
+            minibatch = list(cut(held, chosen, MINIBATCH_EXAMPLES))
         for k in torch.randperm(len(held), generator=generator).tolist():
-            if sum(len(labels) for _, labels, _ in minibatch) < MINIBATCH_EXAMPLES:
+            if sum(len(labels) for _, labels, _ in minibatch) < min(MINIBATCH_EXAMPLES, count):
                 minibatch.append(held[k])
-        yield minibatch, examples
+        yield minibatch, sum(len(labels) for _, labels, _ in minibatch) * (pool.share if pool else 1.0) / count

@@ -34,6 +34,7 @@ class SigmaSearch:
     items: int
     joint: bool
     passes: float | None = None
+    pool_gain: float | None = None  # in the mean log-likelihood, cross-fitted, if members were chosen from a pool
 
     @property
     def points(self) -> tuple[tuple[float, float], ...]:

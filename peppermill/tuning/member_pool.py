@@ -1,0 +1,137 @@
+"""Members from a pool: of more draws than members, those whose average fits the validation labels best.
+
+The choice is greedy and with replacement (Caruana et al., 2004), on the log-likelihood after the temperature. A choice
+flatters itself on the items it was made on, so what it is worth is estimated by cross-fitting: choose on one half of
+the examples, score on the other, and back.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from peppermill.calibrators.temperature import best_temperature
+from peppermill.likelihood import ensemble_log_likelihoods, temper
+from peppermill.passes import Request, run_members
+from peppermill.plumbing.warnings import warn_user
+from peppermill.tuning.golden import evaluate_pass
+from peppermill.tuning.result import SigmaSearch
+from peppermill.types import Likelihood
+
+MAX_BYTES = 2**30  # of the log-probabilities of all members in the pool
+
+
+def tune_pool(request: Request, found: SigmaSearch, pool: int) -> tuple[Request, SigmaSearch]:
+    """The members chosen from the first `pool` draws at the sigma that was found, and what choosing is worth.
+
+    If the cross-fitted gain is not positive, the first m draws remain.
+    """
+    perturbation, sigma = request.perturbation, found.best.sigma
+    if not isinstance(pool, int) or pool <= perturbation.size:
+        raise ValueError(f"`pool={pool!r}` must be a whole number above `size={perturbation.size}`.")
+    if request.views:
+        raise ValueError(f"`pool={pool}` chooses among members that see the same inputs: leave `views` out.")
+    if sigma == 0:
+        return request, found
+    everyone = replace(perturbation, size=pool, noise=replace(perturbation.noise, draws=()))
+    kept = cast(Likelihood, _EveryMember(request.likelihood, pool * found.items)) if found.joint else request.likelihood
+    members = run_members(replace(request, perturbation=everyone, likelihood=kept), sigma)
+    rows = members.averaged.transpose(0, 1) if found.joint else members.member_log_likelihoods[:, :, None]
+    labels = members.labels if found.joint else torch.zeros_like(members.labels, dtype=torch.long)
+    gain = cross_fitted_gain(rows, labels, perturbation.size, members.examples)
+    if gain > 0:
+        draws = choose_members(rows, labels, perturbation.size)
+        chosen = list(draws)
+        averaged = ensemble_log_likelihoods(rows[chosen]) if found.joint else members.averaged
+        of_chosen = replace(
+            members, member_log_likelihoods=members.member_log_likelihoods[chosen], averaged=averaged.double()
+        )
+        others = tuple(e for e in found.evaluations if e.sigma != sigma)
+        found = replace(found, evaluations=(*others, evaluate_pass(of_chosen, found.joint)))
+        noise = replace(perturbation.noise, draws=draws)
+        request = replace(request, perturbation=replace(perturbation, noise=noise))
+    else:
+        warn_user(
+            f"choosing {perturbation.size} of {pool} members does not help: it changes the log-likelihood of items "
+            f"that had no part in the choice by {gain:.2g} for each, so the first {perturbation.size} draws remain."
+        )
+    return request, replace(found, passes=(found.passes or 0.0) + pool, pool_gain=gain)
+
+
+def choose_members(rows: Tensor, labels: Tensor, size: int) -> tuple[int, ...]:
+    """The numbers of `size` members, in the order of choice, from log-probabilities [pool, N, K] and labels [N].
+
+    Not worse on these items than the first members: T is that of their average while members are chosen, and of the
+    two ensembles, each with its best T, the better one is returned.
+    """
+    first = list(range(size))
+    temperature = _best_temperature(ensemble_log_likelihoods(rows[first]), labels)
+    chosen: list[int] = []
+    total = torch.full_like(rows[0], -math.inf)
+    for count in range(1, size + 1):
+        averages = (torch.logaddexp(total, row) - math.log(count) for row in rows)
+        values = [_log_likelihood(averaged, labels, temperature) for averaged in averages]
+        chosen.append(values.index(max(values)))
+        total = torch.logaddexp(total, rows[chosen[-1]])
+
+    def value(members: Iterable[int]) -> float:
+        averaged = ensemble_log_likelihoods(rows[list(members)])
+        return _log_likelihood(averaged, labels, _best_temperature(averaged, labels))
+
+    return tuple(max(first, chosen, key=value))
+
+
+def cross_fitted_gain(rows: Tensor, labels: Tensor, size: int, examples: Tensor | None = None) -> float:
+    """The mean gain in log-likelihood of chosen members over the first ones, on items without a part in the choice.
+
+    `examples`, [N], are the examples of the items: those of one example stay in one half.
+    """
+    examples = torch.arange(len(labels)) if examples is None else examples.cpu()
+    order = torch.randperm(int(examples.max()) + 1, generator=torch.Generator().manual_seed(0))
+    half = (order % 2 == 0)[examples].to(labels.device)
+    gain = 0.0
+    for here, there in ((half, ~half), (~half, half)):
+        if bool(here.any()) and bool(there.any()):
+            for members, sign in ((choose_members(rows[:, here], labels[here], size), 1), (range(size), -1)):
+                averaged = ensemble_log_likelihoods(rows[list(members)])
+                temperature = _best_temperature(averaged[here], labels[here])
+                gain += sign * _log_likelihood(averaged[there], labels[there], temperature)
+    return gain / len(labels)
+
+
+def _best_temperature(averaged: Tensor, labels: Tensor) -> float:
+    """1 if the rows are ln L_i alone, [N, 1], and no T is fitted."""
+    return 1.0 if averaged.shape[1] == 1 else best_temperature(averaged, labels)[0]
+
+
+def _log_likelihood(averaged: Tensor, labels: Tensor, temperature: float) -> float:
+    return float(temper(averaged, temperature).gather(1, labels[:, None]).double().sum())
+
+
+@dataclass(frozen=True)
+class _EveryMember:
+    """A likelihood that keeps the predictions of all members, [N, m, K], in place of their average."""
+
+    likelihood: Likelihood
+    numbers: int  # of members times items
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.likelihood, name)
+
+    def accumulate(self, total: Tensor | None, predictions: Tensor) -> Tensor:
+        size = 4 * self.numbers * predictions.shape[1]
+        if size > MAX_BYTES:
+            raise ValueError(
+                f"`pool` needs the log-probabilities of all its members, {size / 2**30:.1f} GiB here and at most "
+                f"{MAX_BYTES / 2**30:.0f}: use a smaller pool or fewer validation items."
+            )
+        added = predictions.float().unsqueeze(1)
+        return added if total is None else torch.cat([total, added], dim=1)
+
+    def average(self, total: Tensor, size: int) -> Tensor:
+        return total
