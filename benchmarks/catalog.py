@@ -13,6 +13,7 @@ BENCHMARKS: dict[str, dict[str, tuple[str, ...]]] = {
     "precision": {"cpu": ()},
     "tuning": {"cpu": ("demo",)},
     "replays": {"cpu": ("demo",)},
+    "calibrators": {"cpu": ()},
     "peers": {"cpu": (), "cuda": ("--device", "cuda")},
     "deployment": {"cpu": ()},
     "processes": {"cpu": ()},
