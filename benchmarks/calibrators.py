@@ -44,7 +44,7 @@ def speed(items: int, classes: int, lead: float, limit: float) -> dict[str, floa
     scales, biases = torch.randn(2, classes, generator=generator)
     logits = 1.6 * (1 + 0.2 * scales) * logits + 0.5 * biases
     wall, start = time.perf_counter(), clock("cpu")
-    pm.fit_calibrator(nn.Identity(), (logits, labels), "vector")
+    pm.fit_calibrator(nn.Identity().eval(), (logits, labels), "vector")
     seconds = {"seconds": clock("cpu") - start, "wall_seconds": time.perf_counter() - wall}
     return {"items": items, "classes": classes, "limit": limit, **seconds}
 
@@ -59,7 +59,7 @@ def demo() -> dict[str, list[float]]:
         halves = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed)).chunk(2)
         fitted_on, others = ((log_probs[half], labels[half]) for half in halves)
         for name in CALIBRATORS:
-            found[name].append(nll(pm.fit_calibrator(nn.Identity(), fitted_on, name), others))
+            found[name].append(nll(pm.fit_calibrator(nn.Identity().eval(), fitted_on, name), others))
     return found
 
 
@@ -71,14 +71,15 @@ def nll(predictor: Any, data: tuple[Tensor, Tensor]) -> float:
 def section(found: dict[str, Any]) -> str:
     demo = found["demo"]
     gains = {name: [warm - own for warm, own in zip(demo["temperature"], demo[name], strict=True)] for name in demo}
-    speeds = "; ".join(
-        f"{case['items']:,} items of {case['classes']:,} classes in {case['seconds']:.1f} s (limit {case['limit']:.0f} s)"
+    speeds = [
+        f"{case['items']:,} items of {case['classes']:,} classes in {case['seconds']:.1f} s "
+        f"(limit {case['limit']:.0f} s)"
         for case in found["speed"]
-    )
+    ]
     return table_section(
         "Calibrators",
-        f"Vector scaling with the choice of its strength: {speeds}; {found['clock']}. Below, test NLL of the demo "
-        f"network, one pass, over {found['splits']} random halves, and what is gained over temperature scaling, mean ± "
+        f"Vector scaling with the choice of its strength: {'; '.join(speeds)}; {found['clock']}. Below, test NLL of "
+        f"the demo network, one pass, over {found['splits']} random halves, and the gain over temperature scaling, mean ± "
         f"standard deviation. `python -m benchmarks.calibrators`; {where(found)}.",
         ("calibrator", "test NLL", "gain"),
         [(name, f"{mean(demo[name]):.4f}", f"{mean(gains[name]):.4f} ± {stdev(gains[name]):.4f}") for name in demo],

@@ -78,8 +78,9 @@ def fit_calibrator(
 
 
 def _one_pass(predictor: Any, likelihood: Likelihood) -> Any:
-    """A network as an ensemble without noise; any other predictor as it is."""
+    """A network as an ensemble without noise; any other predictor, and a module without parameters, as it is."""
     predictor = as_network(predictor)
-    if not isinstance(predictor, nn.Module) or hasattr(predictor, "likelihood"):
+    is_network = isinstance(predictor, nn.Module) and not hasattr(predictor, "likelihood")
+    if not is_network or not any(array.is_floating_point() for array in predictor.parameters()):
         return predictor
     return PepEnsemble.at_sigma(predictor, 0.0, parameters="all", size=1, likelihood=likelihood)
