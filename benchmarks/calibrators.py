@@ -79,8 +79,8 @@ def section(found: dict[str, Any]) -> str:
     return table_section(
         "Calibrators",
         f"Vector scaling with the choice of its strength: {'; '.join(speeds)}; {found['clock']}. Below, test NLL of "
-        f"the demo network, one pass, over {found['splits']} random halves, and the gain over temperature scaling, mean ± "
-        f"standard deviation. `python -m benchmarks.calibrators`; {where(found)}.",
+        f"the demo network, one pass, over {found['splits']} random halves, and the gain over temperature scaling, "
+        f"mean ± standard deviation. `python -m benchmarks.calibrators`; {where(found)}.",
         ("calibrator", "test NLL", "gain"),
         [(name, f"{mean(demo[name]):.4f}", f"{mean(gains[name]):.4f} ± {stdev(gains[name]):.4f}") for name in demo],
     )
