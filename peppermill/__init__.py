@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from peppermill.datasets.splitting import split_off
     from peppermill.distributed.group import ProcessError, alone
     from peppermill.ensemble import PepEnsemble, load
+    from peppermill.evaluation.abstention import Abstention, abstain, load_abstention
     from peppermill.evaluation.comparison import Comparison, compare, compare_all
     from peppermill.evaluation.item_effects import Effect, Effects, helped_and_hurt
     from peppermill.evaluation.member_count import SizeCurve, size_curve
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     __version__: str
 
 __all__ = [
+    "Abstention",
     "Bernoulli",
     "Calibrated",
     "Candidate",
@@ -76,6 +78,7 @@ __all__ = [
     "TwoStage",
     "Uncertainty",
     "WeightAverage",
+    "abstain",
     "alone",
     "calibrate",
     "carried_by",
@@ -89,6 +92,7 @@ __all__ = [
     "fit_temperature",
     "helped_and_hurt",
     "load",
+    "load_abstention",
     "local_analysis",
     "metrics",
     "plots",
@@ -112,6 +116,7 @@ _NAMES_BY_MODULE = {
     "datasets.splitting": "split_off",
     "distributed.group": "ProcessError alone",
     "ensemble": "PepEnsemble load",
+    "evaluation.abstention": "Abstention abstain load_abstention",
     "evaluation.comparison": "Comparison compare compare_all",
     "evaluation.item_effects": "Effect Effects helped_and_hurt",
     "evaluation.member_count": "SizeCurve size_curve",

@@ -10,6 +10,7 @@ import pytest
 import peppermill as pm
 
 NAMES = [
+    "Abstention",
     "Bernoulli",
     "Calibrated",
     "Candidate",
@@ -41,6 +42,7 @@ NAMES = [
     "TwoStage",
     "Uncertainty",
     "WeightAverage",
+    "abstain",
     "alone",
     "calibrate",
     "carried_by",
@@ -54,6 +56,7 @@ NAMES = [
     "fit_temperature",
     "helped_and_hurt",
     "load",
+    "load_abstention",
     "local_analysis",
     "metrics",
     "plots",

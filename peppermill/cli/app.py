@@ -33,6 +33,7 @@ COMMANDS = {
     "fit": CommandRow("fit", "Find sigma on validation data and write the ensemble, pep.json.", shared=True),
     "evaluate": CommandRow("evaluate", "Score the network, and the ensemble beside it, on labelled data.", shared=True),
     "predict": CommandRow("predict", "Write probabilities and uncertainties of every item into a file.", shared=True),
+    "abstain": CommandRow("abstain", "Find which predictions to keep for an error rate that you name.", shared=True),
     "export": CommandRow("export", "Write the ensemble as one file for torch.export or ONNX."),
     "sweep": CommandRow("sweep", "Compute L(sigma) and every score along a grid of sigma.", shared=True),
     "curvature": CommandRow("curvature", "Predict the PEP effect from the curvature at the network's weights."),

@@ -1,0 +1,55 @@
+"""`peppermill abstain`: which predictions to keep, for an error rate that you name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from peppermill.cli import options, which_items
+from peppermill.cli.console import say
+from peppermill.data import Batches
+from peppermill.distributed.group import rank
+from peppermill.evaluation.abstention import abstain
+from peppermill.plumbing.files import refuse_unwritable
+
+EXAMPLES = (
+    "peppermill abstain python:my_models:resnet npz:test.npz --weights resnet.safetensors --pep pep.json --risk 0.01"
+)
+
+
+def command(
+    model: options.Model,
+    data: options.Data,
+    pep: options.Pep = None,
+    weights: options.Weights = None,
+    out: Annotated[Path, typer.Option(help="Where to write the rule, for `pm.load_abstention`.")] = Path("rule.json"),
+    risk: Annotated[float, typer.Option(help="The error rate of what is kept, at most.")] = 0.01,
+    confidence: Annotated[float, typer.Option(help="With which this is promised.")] = 0.95,
+    likelihood: options.LikelihoodOrOwn = None,
+    batch_size: options.BatchSize = 500,
+    engine: options.EngineName = "auto",
+    precision: options.Precision = None,
+    device: options.Device = "cpu",
+    trust: options.Trust = False,
+) -> None:
+    """Find the confidence above which at most --risk of the predictions are wrong.
+
+    Items on which sigma was tuned are left out. Exit code 1 and no file: nothing can be promised at this risk.
+    """
+    refuse_unwritable(out)
+    source = options.source(model, weights, device, trust)
+    predictor = options.ensemble(pep, source.model, likelihood, engine, precision)
+    items, _ = which_items.testing(data, source, predictor, False)
+    batches = Batches(items, source.model, batch_size=batch_size)
+    rule = abstain(predictor or source.model, batches, risk=risk, confidence=confidence, likelihood=likelihood)
+    if rank():
+        return
+    if not rule.coverage:
+        raise typer.Exit(1)
+    rule.save(out)
+    say(
+        f"wrote {out}: keep predictions with a confidence above {rule.threshold:.4g}, {100 * rule.coverage:.4g} % of "
+        f"these items; at most {100 * risk:g} % of such are wrong, with {100 * confidence:g} % confidence"
+    )
