@@ -375,7 +375,12 @@ def test_a_fit_that_is_broken_off_leaves_the_network_untouched(calls, interrupt,
             "the network itself, without any noise, gives outputs that",
         ),
         (lambda m, x, y: (m, x, y * 0 - 100), {}, ValueError, "`validation` has no item that counts"),
-        (lambda m, x, y: (m, x, y), {"size": 0}, ValueError, "`size=0` must be a whole number of members, 1 to 1,000,000"),
+        (
+            lambda m, x, y: (m, x, y),
+            {"size": 0},
+            ValueError,
+            "`size=0` must be a whole number of members, 1 to 1,000,000",
+        ),
         (
             lambda m, x, y: (m, x, y),
             {"lower": 2.0, "upper": 1.0},

@@ -200,7 +200,10 @@ def test_an_archive_runs_code_and_is_opened_only_if_it_is_trusted(archive, tmp_p
     monkeypatch.chdir(tmp_path)
     for model in ("checkpoint:model.pt2", "checkpoint:weights.pt@checkpoint:model.pt2"):
         for arguments in (
-            *((command, model, "npz:images.npz") for command in ("fit", "evaluate", "predict", "sweep", "curvature", "calibrate")),
+            *(
+                (command, model, "npz:images.npz")
+                for command in ("fit", "evaluate", "predict", "sweep", "curvature", "calibrate")
+            ),
             *((command, model, "--pep", "pep.json", "--shape", "1,6,6") for command in ("export",)),
             ("size", model, "npz:images.npz", "--pep", "pep.json"),
             (

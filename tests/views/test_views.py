@@ -161,6 +161,29 @@ def test_fit_maximises_the_likelihood_of_members_with_views(cnn, search, views):
 
 
 @pytest.mark.filterwarnings("ignore::peppermill.types.PepWarning")
+def test_a_subsample_sees_the_views_too(cnn):
+    """Enough items for a search in two stages: only L(sigma) on all of them is reported."""
+    x, labels = networks.items(640, (1, 6, 6))
+    with torch.no_grad():
+        labels = torch.where(torch.arange(640) % 3 == 0, labels, cnn(x.flip(-1)).argmax(dim=1))
+        cnn[-1].weight.mul_(3)
+    pep = pm.fit(cnn, (x, labels), size=4, views="horizontal_flip")
+    assert len(pep.search.evaluations) > 1
+    for evaluation in pep.search.evaluations:
+        expected = log_mean(pep.with_sigma(evaluation.sigma), flips_of(BOTH[:1]), x)[np.arange(640), labels].sum()
+        assert evaluation.log_likelihood == pytest.approx(expected, rel=1e-6)
+    assert pep.search.passes <= 5 * 4 + 2
+
+
+def test_every_view_runs_in_the_precision_that_was_asked_for(cnn, images):
+    pep = pm.PepEnsemble.at_sigma(cnn, SIGMA, size=4, views=BOTH)
+    low = pep.with_engine("loop", "bfloat16").member_log_probs(images[0])
+    difference = (low - pep.member_log_probs(images[0])).abs().amax(dim=(1, 2))
+    assert bool((difference > 1e-5).all())
+    assert bool((difference < 0.1).all())
+
+
+@pytest.mark.filterwarnings("ignore::peppermill.types.PepWarning")
 def test_a_network_trained_with_mirrored_pictures_gains_and_another_loses():
     """The label says on which side the brighter half is, or only how bright the picture is."""
     generator = torch.Generator().manual_seed(0)
