@@ -22,6 +22,7 @@ EXPERIMENTS: dict[str, tuple[str, str]] = {
     "noise": ("experiments.noise_laws", "uniform against Gaussian noise, paired"),
     "ood": ("experiments.out_of_distribution", "out-of-distribution detection with a WideResNet-28x10"),
     "swa": ("experiments.swa_schedules", "schedules of stochastic weight averaging, and their distance from the paper"),
+    "race": ("experiments.race", "one-pass calibrators, views and noise, and what the race chooses"),
     "page": ("experiments.page", "write docs/paper.md from the results"),
 }
 

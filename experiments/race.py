@@ -1,0 +1,286 @@
+"""What the passes buy: one-pass calibrators, views, noise of one size and by layer, and what the race chooses.
+
+Every network, split of its images and seed of the noise is a stage of its own: a run that was killed continues with the
+first one that is missing. The page docs/race.md is written from the results.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from scipy import stats
+from torch import Tensor
+
+import peppermill as pm
+from experiments.resume import Stages, fingerprint, plain, read_result, write_result
+from experiments.settings import Machine, arithmetic
+from experiments.settings import Settings as Table2Settings
+from experiments.table1 import row_pictures, weights_of
+from experiments.table1.imagenet_networks import NETWORKS
+from experiments.table2.work import Work
+
+KIND = "peppermill race"
+PAGE = Path("docs/race.md")
+MIRROR = "horizontal_flip"
+
+
+@dataclass(frozen=True)
+class Settings(Machine):
+    """What to run."""
+
+    out: Path = Path("results/race")  # the folder of the results
+    networks: tuple[str, ...] = ("demo",)  # demo, a network of Table 1, or a row of Table 2
+    splits: int = 10  # random halves of the images; for a row of Table 2, networks from other seeds
+    noise_seeds: int = 1  # for every split
+    passes: int = 10
+    images: int | None = None  # only the first images
+    imagenet: Path | None = None  # the folder of the validation images
+    labels: Path | None = None  # their classes, if the folder is flat
+    weights: Path | None = None  # a file, or a folder of files with the networks' names
+    tuning_share: float = 0.5  # of the images that tune
+    batch_size: int = 500
+
+
+@dataclass(frozen=True)
+class Case:
+    """One network with the images that tune it and those that test it; `items` numbers the latter."""
+
+    model: Any
+    tuning: tuple[Tensor, Tensor]
+    test: tuple[Tensor, Tensor]
+    items: Tensor
+    mirrored: bool  # whether mirror images mean the same
+
+
+#: The methods: a title, whether the noise decides its numbers, and how it is made from a case, a seed and the passes.
+METHODS: dict[str, tuple[bool, Callable[[Case, int, int], Any]]] = {
+    "network": (False, lambda case, seed, passes: case.model),
+    "temperature scaling": (False, lambda case, seed, passes: pm.fit_temperature(case.model, case.tuning)),
+    "vector scaling": (False, lambda case, seed, passes: pm.fit_calibrator(case.model, case.tuning, "vector")),
+    "matrix scaling": (False, lambda case, seed, passes: pm.fit_calibrator(case.model, case.tuning, "matrix")),
+    "mirror image, T": (False, lambda case, seed, passes: mirrored(case)),
+    "PEP": (True, lambda case, seed, passes: members(case, seed, passes)),
+    "PEP, T": (True, lambda case, seed, passes: members(case, seed, passes, calibrator="temperature")),
+    "PEP by layer, T": (True, lambda case, seed, passes: members(case, seed, passes, "layer", "temperature")),
+    "PEP, vector": (True, lambda case, seed, passes: members(case, seed, passes, calibrator="vector")),
+    "PEP by layer, vector": (True, lambda case, seed, passes: members(case, seed, passes, "layer", "vector")),
+    "PEP and mirror image, T": (True, lambda case, seed, passes: twins(case, seed, passes)),
+    "race": (True, lambda case, seed, passes: race(case, seed, passes)),
+}
+
+
+def members(case: Case, seed: int, passes: int, scale: str | None = None, calibrator: str | None = None) -> Any:
+    """`pm.fit` with this seed of the noise."""
+    return pm.fit(case.model, case.tuning, size=passes, noise=pm.Noise(seed=seed), scale=scale, calibrator=calibrator)
+
+
+def mirrored(case: Case) -> Any:
+    """The network on the picture and on its mirror image, with T; None where that makes no sense."""
+    return pm.fit_temperature(pm.TestTimeAugmentation(case.model, MIRROR), case.tuning) if case.mirrored else None
+
+
+def twins(case: Case, seed: int, passes: int) -> Any:
+    """Members of which every second one sees the mirror image; None where that makes no sense."""
+    options = {"size": passes, "noise": pm.Noise(seed=seed), "views": MIRROR, "temperature": True}
+    return pm.fit(case.model, case.tuning, **options) if case.mirrored else None
+
+
+def race(case: Case, seed: int, passes: int) -> Any:
+    """What `pm.calibrate` chooses."""
+    views = MIRROR if case.mirrored else None
+    return pm.calibrate(case.model, case.tuning, passes, views=views, noise=pm.Noise(seed=seed))
+
+
+def main(settings: Settings) -> dict[str, Any]:
+    """Every network: computed, continued, or read if it is done; then the page."""
+    for name in settings.networks:
+        began, each, digest = time.monotonic(), list[dict[str, Any]](), ""
+        for split, case in enumerate(cases(name, settings)):
+            digest = digest or fingerprint(*case.tuning, *case.test)
+            stages = Stages(settings.checkpoints / "race", digest)
+            for seed in range(settings.noise_seeds):
+                made_of = {"passes": settings.passes, "split": fingerprint(case.items), "seed": seed}
+                with arithmetic(settings.precision), warnings.catch_warnings():
+                    warnings.simplefilter("ignore", pm.PepWarning)  # a best sigma of 0 is a number of the table
+                    found = stages.json(
+                        f"{name}-{split}-{seed}", made_of, lambda case=case, seed=seed: examine(case, seed, settings)
+                    )
+                each.append({"split": split, "seed": seed, **found})
+                shown = ", ".join(f"{m} {v['nll']:.4f}" for m, v in found["methods"].items() if m in SHOWN)
+                settings.say(f"{name}, split {split + 1}, noise {seed + 1}: {shown}; chosen: {found['choice']}")
+        content = {"network": name, **summary(each), "seconds": time.monotonic() - began, "device": settings.device}
+        content |= {"settings": settings.identity(), "data": digest}
+        write_result(settings.out / f"race-{name}.json", KIND, content, seed=0)
+    return write_page(settings.out)
+
+
+SHOWN = ("temperature scaling", "vector scaling", "PEP, T", "PEP by layer, vector", "race")
+
+
+def cases(name: str, settings: Settings) -> Iterator[Case]:
+    """One case for each split."""
+    if name == "demo":
+        (first, second), model = pm.demo.data(), pm.demo.network().to(settings.device)
+        inputs, labels = (torch.cat(pair).to(settings.device) for pair in zip(first, second, strict=True))
+        yield from halves(model, inputs, labels, settings, mirror=False)
+    elif name in NETWORKS:
+        network = NETWORKS[name]
+        pictures = row_pictures(network, settings)  # type: ignore[arg-type]
+        model = network.build(weights_of(name, settings)).to(settings.device)  # type: ignore[arg-type]
+        inputs = torch.cat([network.prepare(part) for part in pictures.pixels.split(1000)]).to(settings.device)
+        yield from halves(model, inputs, pictures.labels.to(settings.device), settings, mirror=True)
+    else:
+        shared = {key: getattr(settings, key) for key in ("data", "checkpoints", "device", "precision")}
+        work = Work(name, Table2Settings(rows=(name,), models=settings.splits, **shared))
+        for model in work.networks:
+            count = len(work.data.test[1])
+            yield Case(model, work.data.validation, work.data.test, torch.arange(count), name.startswith("cifar"))
+
+
+def halves(model: Any, inputs: Tensor, labels: Tensor, settings: Settings, mirror: bool) -> Iterator[Case]:
+    """Random splits of the images into those that tune and those that test."""
+    count = len(labels) if settings.images is None else min(settings.images, len(labels))
+    for split in range(settings.splits):
+        order = torch.from_numpy(np.random.default_rng(split).permutation(count))
+        tuning, test = order.split([int(count * settings.tuning_share), count - int(count * settings.tuning_share)])
+        tuning, test = tuning.sort().values, test.sort().values
+        yield Case(model, (inputs[tuning], labels[tuning]), (inputs[test], labels[test]), test, mirror)
+
+
+def examine(case: Case, seed: int, settings: Settings) -> dict[str, Any]:
+    """Every method on one split with one seed: NLL, ECE, error, passes, and the NLL of every test item."""
+    found, choice = {}, ""
+    for title, (noisy, make) in METHODS.items():
+        predictor = make(case, seed, settings.passes) if noisy or seed == 0 else None
+        if predictor is None:
+            continue
+        predictions = pm.predict(predictor, case.test)
+        found[title] = {
+            "nll": float(-predictions.log_likelihoods.mean()),
+            "ece": float(pm.metrics.expected_calibration_error(predictions.log_probs, predictions.labels)),
+            "error": float((predictions.log_probs.argmax(1) != predictions.labels).double().mean()),
+            "passes": getattr(predictor, "passes", 1),
+            "items": [round(float(value), 6) for value in -predictions.log_likelihoods],
+        }
+        if title == "race":
+            choice, estimate = predictor.race.choice.name, predictor.race.choice.nll
+            found[title] |= {"estimate": estimate, "spent": predictor.race.spent}
+    return {"methods": found, "choice": choice, "numbers": case.items}
+
+
+def summary(each: list[dict[str, Any]]) -> dict[str, Any]:
+    """Means and spreads over splits and seeds, and paired tests over the items' mean differences."""
+    methods = list(dict.fromkeys(title for one in each for title in one["methods"]))
+    rows = {}
+    for title in methods:
+        runs = [one for one in each if title in one["methods"]]
+        values = np.array([one["methods"][title]["nll"] for one in runs])
+        by_split = [
+            [v for v, one in zip(values, runs, strict=True) if one["split"] == s] for s in {o["split"] for o in runs}
+        ]
+        rows[title] = {
+            **{
+                key: float(np.mean([o["methods"][title][key] for o in runs]))
+                for key in ("nll", "ece", "error", "passes")
+            },
+            "over splits": float(np.std([np.mean(group) for group in by_split], ddof=1)) if len(by_split) > 1 else 0.0,
+            "over seeds": float(np.mean([np.std(group) for group in by_split])),
+        }
+    one_pass = [title for title in ("temperature scaling", "vector scaling", "matrix scaling") if title in rows]
+    best = min(one_pass, key=lambda title: rows[title]["nll"])
+    pairs = {f"race - {title}": paired(each, title) for title in dict.fromkeys(("temperature scaling", best))}
+    counts = {name: sum(one["choice"] == name for one in each) for name in {one["choice"] for one in each}}
+    found = [
+        (o["methods"]["race"]["estimate"], o["methods"]["race"]["nll"], o["methods"]["race"]["items"]) for o in each
+    ]
+    inside = [abs(e - n) <= 2 * np.std(i) * np.sqrt(2 / len(i)) for e, n, i in found]
+    spent = float(np.mean([one["methods"]["race"]["spent"] for one in each]))
+    return plain({"methods": rows, "best one pass": best, "paired": pairs, "choices": counts, "runs": len(each),
+                  "estimate within two standard errors": float(np.mean(inside)), "spent": spent})  # fmt: skip
+
+
+def paired(each: list[dict[str, Any]], other: str) -> dict[str, float]:
+    """The race against another method: every item's difference, averaged over the splits and seeds that test it."""
+    plain_runs = {one["split"]: one["methods"][other]["items"] for one in each if other in one["methods"]}
+    total: dict[int, list[float]] = {}
+    for one in each:
+        for number, mine, theirs in zip(
+            one["numbers"], one["methods"]["race"]["items"], plain_runs[one["split"]], strict=True
+        ):
+            total.setdefault(number, []).append(mine - theirs)
+    means = np.array([np.mean(values) for values in total.values()])
+    if not means.any():
+        return {"mean": 0.0, "error": 0.0, "p": 1.0}
+    test = stats.ttest_1samp(means, 0.0)
+    return {"mean": float(means.mean()), "error": float(stats.sem(means)), "p": float(test.pvalue)}
+
+
+def write_page(folder: Path) -> dict[str, Any]:
+    """docs/race.md from all results in the folder."""
+    contents = [read_result(path, KIND) for path in sorted(folder.glob("race-*.json"))]
+    found = {content["network"]: content for content in contents if content}
+    PAGE.write_text(page(found), encoding="utf-8")
+    return found
+
+
+def page(found: dict[str, dict[str, Any]]) -> str:
+    """The page: a table for each network, and what holds."""
+    lines = [
+        "# The race: what do the passes buy?",
+        "",
+        "Which method gives the best probabilities, and do its forward passes pay? Test NLL, mean over splits and",
+        "seeds of the noise. *Splits* and *seeds* are the standard deviations over random splits (of the mean over",
+        "seeds) and over seeds of the noise (within a split). `python -m experiments race` writes this page from the",
+        "files in results/race.",
+    ]
+    adjusted = holm({(name, pair): test["p"] for name, c in found.items() for pair, test in c["paired"].items()})
+    for name, content in found.items():
+        made = content["provenance"]
+        lines += [
+            "",
+            f"## {name}",
+            "",
+            "| method | passes | NLL | splits | seeds | ECE % | error % |",
+            "|---|---|---|---|---|---|---|",
+        ]
+        for title, row in content["methods"].items():
+            spreads = f"{row['over splits']:.4f} | {row['over seeds']:.4f}"
+            scores = f"{100 * row['ece']:.2f} | {100 * row['error']:.2f}"
+            lines.append(f"| {title} | {row['passes']:.3g} | {row['nll']:.4f} | {spreads} | {scores} |")
+        chosen = ", ".join(f"{choice} ({count} of {content['runs']})" for choice, count in content["choices"].items())
+        lines += [
+            "",
+            f"The race chose: {chosen}. It spent {content['spent']:.0f} forward passes over the tuning images.",
+        ]
+        for pair, test in content["paired"].items():
+            p = adjusted[name, pair]
+            words = (
+                "not significant"
+                if p >= 0.05
+                else "significantly better"
+                if test["mean"] < 0
+                else "significantly worse"
+            )
+            lines.append(f"- {pair}: {test['mean']:+.4f} ± {test['error']:.4f}, p = {p:.2g} after Holm: {words}.")
+        share = content["estimate within two standard errors"]
+        lines.append(
+            f"- Its own estimate was within two standard errors of the test result in {100 * share:.0f} % of the runs."
+        )
+        lines.append(f"- Made by `{made['command']}` at {made.get('commit', 'an unknown commit')}.")
+    return "\n".join(lines) + "\n"
+
+
+def holm(p_values: dict[Any, float]) -> dict[Any, float]:
+    """Holm's correction over all tests of the page."""
+    order, found, largest = sorted(p_values, key=p_values.__getitem__), {}, 0.0
+    for rank, key in enumerate(order):
+        largest = max(largest, min(1.0, (len(order) - rank) * p_values[key]))
+        found[key] = largest
+    return found
