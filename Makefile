@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-fast lint bench docs readme clean
+.PHONY: demo test test-fast lint bench stress docs readme clean
 
 demo: .venv/.demo
 	$(BIN)/peppermill demo
@@ -21,6 +21,10 @@ lint: .venv/.dev
 
 bench: .venv/.bench
 	$(BIN)/python -m benchmarks
+
+# Hostile tests, an hour or more: `python -m stress --only zoo,threads --count 500` runs some.
+stress: .venv/.dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m stress
 
 # The generated parts of docs/: the files in reading order, the public names, the registries.
 docs: .venv/.dev

@@ -54,32 +54,55 @@ class Shells:
     """Calls of one network with other weights, from any number of threads: each call has a shell of its own.
 
     A network that changes itself in a call (it counts, or keeps something made of its weights) gets a new shell for
-    every call, so that no member sees what another left behind.
+    every call, so that no member sees what another left behind. Tensors that the user's own calls left in it are
+    forgotten, too, if the network can make them again.
     """
 
     def __init__(self, model: nn.Module) -> None:
         self.model, self.guard = model, InputGuard()
         self.own = dict(model.named_parameters())
         self.is_small = sum(value.nbytes for value in self.own.values()) <= GUARDED_BYTES
-        self.idle = [shell_of(model)]
+        self.idle = [shell_of(model)] if not _kept_tensors(model) else []
         self.changes_itself: bool | None = None  # unknown before the first call
+        self.may_forget = True
 
     def __call__(self, params: dict[str, Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        forgotten: list[Any] = []
         try:
             shell = self.idle.pop()
         except IndexError:
             shell = shell_of(self.model)
+            forgotten = _kept_tensors(shell) if self.may_forget else []
+            for space, name in forgotten:
+                del space[name]
         before = attributes_of(shell) if self.changes_itself is None else None
-        params = {**self.own, **params}  # all: `functional_call` leaves another weight in a module that occurs twice
-        if self.is_small:  # a network that writes to its weights gets a copy of these, too
-            outputs = self.guard(partial(_called, shell), (params, *args), kwargs)
-        else:
-            outputs = self.guard(partial(_called, shell, params), args, kwargs)
+        weights = {**self.own, **params}  # all: `functional_call` leaves another weight in a module that occurs twice
+        try:
+            if self.is_small:  # a network that writes to its weights gets a copy of these, too
+                outputs = self.guard(partial(_called, shell), (weights, *args), kwargs)
+            else:
+                outputs = self.guard(partial(_called, shell, weights), args, kwargs)
+        except Exception:
+            if not forgotten:
+                raise
+            outputs = None
+        if forgotten and (outputs is None or len(_kept_tensors(shell)) < len(forgotten)):
+            self.may_forget = False  # it does not make them again: they are data, not a cache
+            return self(params, args, kwargs)
         if before is not None:
             self.changes_itself = not same_objects(before, attributes_of(shell))
         if not self.changes_itself:
             self.idle.append(shell)  # only after success: an interrupted shell may hold a member's weights
         return outputs
+
+
+def _kept_tensors(model: nn.Module) -> list[tuple[dict[str, Any], str]]:
+    """Where modules hold tensors that are neither parameters nor buffers, as attributes or in dicts."""
+    spaces = [vars(module) for module in model.modules()]
+    spaces += [
+        value for space in spaces for name, value in space.items() if type(value) is dict and name not in MODULE_NAMES
+    ]
+    return [(space, name) for space in spaces for name, value in space.items() if isinstance(value, Tensor)]
 
 
 def _called(shell: nn.Module, params: dict[str, Tensor], *args: Any, **kwargs: Any) -> Any:

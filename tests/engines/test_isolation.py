@@ -225,6 +225,18 @@ def test_a_random_network_is_noticed(name):
         pm.PepEnsemble.at_sigma(model, 0.1, size=2)(x)
 
 
+@pytest.mark.parametrize("name", ["keeps something of its weights", "keeps an attribute of its weights"])
+def test_a_cache_that_the_user_filled_does_not_hide_the_noise(name):
+    """The network has been used before; what it keeps is made of theta*, and stays as it is."""
+    model, x = hostile.NETWORKS[name]()
+    with torch.no_grad():
+        plain = model(x)
+        pep = pm.PepEnsemble.at_sigma(model, 0.3, size=3)
+        expected = member_log_probs(lambda: hostile.NETWORKS[name]()[0], pep, x)
+        torch.testing.assert_close(pep.member_log_probs(x), expected, atol=1e-10, rtol=0)
+        assert torch.equal(model(x), plain)
+
+
 def test_a_network_with_a_layer_that_occurs_twice_stays_itself():
     """`functional_call` leaves the weight of a member in such a layer: no later call may see it."""
     model, x = hostile.NETWORKS["one layer twice"]()
