@@ -199,6 +199,17 @@ def views(count: int, batch_size: int) -> list[Any]:
     return [pep.sigma, list(pep.search.points), found.member_log_likelihoods.tolist(), found.averaged.tolist()]
 
 
+def layers_and_pool(seed: int, batch_size: int) -> list[Any]:
+    """Noise by layer, and members from a pool."""
+    model, validation, _ = overfitted(seed)
+    options: dict[str, Any] = {"size": 4, "temperature": True, "batch_size": batch_size}
+    search = pm.Golden(upper=0.5, iterations=3)
+    pep = pm.fit(model, validation, search=search, scale="layer", pool=12, **options)
+    noise = pep.recipe.noise
+    scales = [factor for _, factors in noise.scales for factor in factors]
+    return [pep.sigma, pep.temperature, scales, list(noise.draws), pep.search.pool_gain, pep.search.passes]
+
+
 def likelihoods(name: str) -> list[Any]:
     """A regression, and questions with yes or no."""
     model = networks.mlp(classes=2)

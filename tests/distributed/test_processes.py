@@ -110,6 +110,11 @@ def test_views_are_shared_too(team):
     assert_same(team.do("views", 30, 4, processes=3), alone("views", 30, 4).found)
 
 
+@pytest.mark.slow
+def test_noise_by_layer_and_members_from_a_pool_are_the_same_for_all(team):
+    assert_same(team.do("layers_and_pool", 7, 40, processes=3), alone("layers_and_pool", 7, 40).found)
+
+
 @pytest.mark.parametrize("name", ["gaussian", "bernoulli"])
 def test_other_likelihoods_are_shared_too(team, name):
     expected = alone("likelihoods", name).found
