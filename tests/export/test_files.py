@@ -244,7 +244,8 @@ def test_the_file_needs_no_peppermill(ensemble, cnn, images, tmp_path):
     )
     found, about = json.loads(shown.stdout)
     np.testing.assert_allclose(found, np.exp(mean_log_probs(pep, images[0])), atol=1e-6)
-    assert about == {"sigma": 0.2, "size": 3, "temperature": 1.5, "likelihood": "categorical"}
+    after = {"temperature": 1.5, "calibrator": "temperature"}
+    assert about == {"sigma": 0.2, "size": 3, **after, "views": [], "likelihood": "categorical"}
 
 
 @pytest.mark.slow
