@@ -32,13 +32,14 @@ if TYPE_CHECKING:
     from peppermill.predictors.single_network import SingleNetwork
     from peppermill.predictors.temperature_scaling import Calibrated, Tempered, fit_calibrator, fit_temperature
     from peppermill.predictors.weight_average import WeightAverage
-    from peppermill.race import Candidate, Race, calibrate
+    from peppermill.race import calibrate
     from peppermill.report import figures as plots
     from peppermill.report.page import write_report
     from peppermill.report.provenance import provenance
     from peppermill.report.record import record_run, sweep_around
     from peppermill.report.run import Run, read_run, write_run
     from peppermill.tuning.golden import Golden
+    from peppermill.tuning.result import Candidate, Race
     from peppermill.tuning.two_stage import TwoStage
     from peppermill.types import Likelihood, PepWarning, Predictor
     from peppermill.uncertainty import Uncertainty
@@ -133,12 +134,13 @@ _NAMES_BY_MODULE = {
     "predictors.single_network": "SingleNetwork",
     "predictors.temperature_scaling": "Calibrated Tempered fit_calibrator fit_temperature",
     "predictors.weight_average": "WeightAverage",
-    "race": "Candidate Race calibrate",
+    "race": "calibrate",
     "report.page": "write_report",
     "report.provenance": "provenance",
     "report.record": "record_run sweep_around",
     "report.run": "Run read_run write_run",
     "tuning.golden": "Golden",
+    "tuning.result": "Candidate Race",
     "tuning.two_stage": "TwoStage",
     "types": "Likelihood PepWarning Predictor",
     "uncertainty": "Uncertainty",

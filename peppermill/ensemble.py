@@ -23,14 +23,13 @@ from peppermill.plumbing.modes import as_network, in_training_mode
 from peppermill.plumbing.progress import progress
 from peppermill.predictions import Predictions, predict
 from peppermill.recipe import Recipe, difference, fingerprint, read_fingerprint, read_recipe, write_recipe
-from peppermill.tuning.result import SigmaSearch
+from peppermill.tuning.result import Race, SigmaSearch
 from peppermill.types import Data, Inputs, Likelihood, Tick
 from peppermill.uncertainty import Spread, Uncertainty, named
 from peppermill.views import ViewsLike, views_named
 
 if TYPE_CHECKING:
     from peppermill.datasets.splitting import Split
-    from peppermill.race import Race
 
 UNCALIBRATED = Temperature(1.0)
 
@@ -47,7 +46,6 @@ class PepEnsemble(nn.Module):
         super().__init__()
         self.model, self.recipe = model, recipe
         self.engine = engine_named(engine)
-        self.race: Race | None = None  # how `calibrate` chose it
         self.training = in_training_mode(model)
 
     @classmethod
@@ -129,6 +127,11 @@ class PepEnsemble(nn.Module):
     def search(self) -> SigmaSearch:
         """The search for sigma*: every sigma that was tried, with L(sigma)."""
         return self.recipe.search
+
+    @property
+    def race(self) -> Race | None:
+        """How `calibrate` chose it, if it did."""
+        return self.recipe.race
 
     @property
     def likelihood(self) -> Likelihood:

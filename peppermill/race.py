@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import dataclass, replace
-from html import escape
 from typing import Any
 
 import torch
@@ -27,60 +26,13 @@ from peppermill.passes import MemberPass
 from peppermill.plumbing.nested import bytes_of, map_tensors
 from peppermill.plumbing.progress import progress
 from peppermill.tuning.layer_scales import Scales, fit_scales, starting_sigma
-from peppermill.tuning.result import Evaluation
+from peppermill.tuning.result import VERDICTS, Candidate, Evaluation, Race
 from peppermill.tuning.two_stage import TwoStage
 from peppermill.types import Data, Likelihood, PepWarning
 from peppermill.views import ViewsLike, views_named
 
 NOTHING = "none"  # no calibrator
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """One entry of the race: what it is, what it costs, and how it did."""
-
-    name: str
-    passes: int
-    parameters: int  # fitted numbers
-    nll: float  # cross-fitted, per item
-    difference: float  # of the NLL from the choice's
-    error: float  # the standard error of that difference, paired by example
-    verdict: str
-
-
-@dataclass(frozen=True)
-class Race:
-    """All candidates, best first, on the items of the validation data; `spent` counts passes over all of them."""
-
-    candidates: tuple[Candidate, ...]
-    items: int
-    spent: float
-    note: str
-
-    @property
-    def choice(self) -> Candidate:
-        return next(candidate for candidate in self.candidates if candidate.verdict == "chosen")
-
-    def rows(self) -> list[tuple[str, ...]]:
-        """The table as text: name, passes, NLL, difference from the choice with its standard error, verdict."""
-        found = [("candidate", "passes", "NLL", "difference", "verdict")]
-        for c in self.candidates:
-            difference = f"{c.difference:+.4f} ± {c.error:.4f}" if c.verdict != "chosen" else ""
-            found.append((c.name, str(c.passes), f"{c.nll:.4f}", difference, c.verdict))
-        return found
-
-    def __str__(self) -> str:
-        rows = self.rows()
-        widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
-        lines = ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-        return "\n".join([*lines, self.note])
-
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        head, *rows = ["".join(f"<td>{escape(text)}</td>" for text in row) for row in self.rows()]
-        body = "".join(f"<tr>{row}</tr>" for row in rows)
-        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table><p>{escape(self.note)}</p>"
+FOLDS = 5  # of the cross-fitting
 
 
 def calibrate(
@@ -132,10 +84,7 @@ class _Entry:
 
     @property
     def name(self) -> str:
-        views = f"{len(self.pep.recipe.views)} views" if self.pep.recipe.views else ""
-        members = f"{self.pep.size} members{' by layer' if self.half_scales else ''}" if self.pep.sigma else ""
-        after = "" if self.calibrator == NOTHING else f"{self.calibrator} scaling"
-        return ", ".join(filter(None, (members, views, after))) or "network"
+        return _name(self.pep, self.calibrator)
 
     @property
     def cost(self) -> tuple[int, int]:
@@ -176,7 +125,10 @@ class _Course:
             if name == NOTHING:
                 log_likelihoods, fitted = likelihood.log_likelihoods(judged, found.labels), 0
             else:
-                log_likelihoods = cross_fitted(name, judged, found.labels, likelihood, groups=found.examples)
+                with progress(_name(pep, name), FOLDS) as tick:
+                    log_likelihoods = cross_fitted(
+                        name, judged, found.labels, likelihood, FOLDS, groups=found.examples, tick=tick
+                    )
                 fitted = {"temperature": 1, "vector": 2 * classes}.get(name, classes * (classes + 1))
             self.entries.append(_Entry(pep, half_scales, name, own + fitted, log_likelihoods.cpu()))
 
@@ -219,10 +171,12 @@ class _Course:
         pep, rival = self._calibrated(choice), self.best(most_passes=1)
         if pep.passes > 1 and rival.calibrator != NOTHING:
             pep = _changed(pep, one_pass=self._calibrated(rival).calibrator)
+        more = max((e for e in self.entries if e.pep.passes > pep.passes), key=lambda e: e.value, default=None)
+        dearer = self._calibrated(more).recipe if more else None
         candidates = []
         for entry in sorted(self.entries, key=lambda e: -e.value):
             mean, error = self.difference(entry, choice)
-            verdict = "chosen" if entry is choice else "worse" if mean > 0 else "not better by a standard error"
+            verdict = VERDICTS[0 if entry is choice else 1 if mean > 0 else 2]
             candidates.append(
                 Candidate(entry.name, entry.pep.passes, entry.parameters, -entry.value, mean, error, verdict)
             )
@@ -230,9 +184,8 @@ class _Course:
         alone = next(e for e in self.entries if e.name == "network").value * items
         zero = Evaluation(0.0, alone, pep.temperature, choice.value * items)
         search = replace(pep.search, evaluations=tried or (zero,), items=items, passes=self.spent)
-        pep = _changed(pep, search=search)
-        pep.race = Race(tuple(candidates), items, self.spent, self.note)
-        return pep
+        race = Race(tuple(candidates), items, self.spent, self.note, dearer)
+        return _changed(pep, search=search, race=race)
 
     def _calibrated(self, entry: _Entry) -> PepEnsemble:
         """The members of an entry with its calibrator, fitted on all items."""
@@ -249,7 +202,7 @@ class _Course:
 
     def _searched(self, pep: PepEnsemble) -> PepEnsemble:
         """The same members at their best sigma, with T tuned along."""
-        with progress(f"sigma of {pep.size} members") as tick, warnings.catch_warnings():
+        with progress(f"sigma of {_name(pep.with_sigma(1.0))}") as tick, warnings.catch_warnings():
             warnings.simplefilter("ignore", PepWarning)  # that noise does not help is a result of the race
             search = TwoStage().tune(pep.request(self.data, tick), joint=pep.likelihood.name != "gaussian")
         self.spent += search.passes or 0.0
@@ -263,6 +216,15 @@ class _Course:
             scales, passes = fit_scales(request, starting_sigma(shared.search), temperature)
         self.spent += passes / 2
         return scales
+
+
+def _name(pep: PepEnsemble, calibrator: str = NOTHING) -> str:
+    """What the table and the progress line call a candidate."""
+    noise = " by layer" if pep.recipe.noise.scales else ""
+    members = f"{pep.size} members{noise}" if pep.sigma else ""
+    views = f"{len(pep.recipe.views)} views" if pep.recipe.views else ""
+    after = "" if calibrator == NOTHING else f"{calibrator} scaling"
+    return ", ".join(filter(None, (members, views, after))) or "network"
 
 
 def _changed(pep: PepEnsemble, scales: Scales | None = None, **changes: Any) -> PepEnsemble:

@@ -25,7 +25,7 @@ from peppermill.calibrators import Calibrator, calibrator_from
 from peppermill.likelihood import likelihood_named
 from peppermill.noise import Noise
 from peppermill.plumbing.files import read_json, write_atomically
-from peppermill.tuning.result import Evaluation, SigmaSearch
+from peppermill.tuning.result import VERDICTS, Candidate, Evaluation, Race, SigmaSearch
 from peppermill.types import Likelihood
 from peppermill.views import VIEWS, View, saved_names, views_named
 
@@ -88,6 +88,7 @@ class Recipe:
     views: tuple[View, ...] = ()
     one_pass: Calibrator | None = None  # the rival: the best calibrator of the network alone, on the same items
     split: Split | None = None  # the items on which sigma was tuned; the others are for testing
+    race: Race | None = None
 
 
 def fingerprint(model: nn.Module) -> Fingerprint:
@@ -131,7 +132,7 @@ def versions() -> dict[str, str]:
 
 
 def write_recipe(recipe: Recipe, path: str | Path, names: list[str]) -> None:
-    """One JSON file under 4 kB; a very long search loses its worst points, but never sigma = 0.
+    """One JSON file under 4 kB: without the race if it does not fit; a long search loses all but its best points.
 
     Arrays that do not fit, of vector scaling for many classes, say, go to one safetensors file beside it.
     """
@@ -140,12 +141,20 @@ def write_recipe(recipe: Recipe, path: str | Path, names: list[str]) -> None:
     if recipe.one_pass:
         arrays |= {f"one_pass.{name}": value for name, value in recipe.one_pass.arrays().items()}
     arrays |= {f"scale.{name}": torch.tensor(factors) for name, factors in recipe.noise.scales}
-    inline: dict[str, Any] = {"arrays": {name: value.tolist() for name, value in arrays.items()}} if arrays else {}
+    inline: dict[str, Any] = {"arrays": {name: _digits(value.tolist(), 9) for name, value in arrays.items()}}
+    inline = inline if arrays else {}
     if len(_text(recipe, names, evaluations[:2], inline)) > MAX_FILE_BYTES and arrays:
         raw = safetensors.torch.save({name: value.float().contiguous() for name, value in arrays.items()})
         beside = path.with_suffix(".safetensors")
         inline = {"arrays_file": beside.name, "arrays_digest": _digest([raw])}
         write_atomically(beside, raw)
+    if recipe.race and all(math.isfinite(c.nll) for c in recipe.race.candidates):  # JSON has no infinity
+        rows = [
+            [c.name, c.passes, c.parameters, *_digits([c.nll, c.difference, c.error], 6), VERDICTS.index(c.verdict)]
+            for c in recipe.race.candidates
+        ]
+        with_race = {"race": {"note": recipe.race.note, "candidates": rows}, **inline}
+        inline = with_race if len(_text(recipe, names, evaluations, with_race)) <= MAX_FILE_BYTES else inline
     while len(text := _text(recipe, names, evaluations, inline)) > MAX_FILE_BYTES and len(evaluations) > 2:
         evaluations.remove(min(evaluations, key=lambda e: (e.sigma == 0, e.tempered_log_likelihood)))
     write_atomically(path, text)
@@ -190,6 +199,14 @@ def read_content(path: str | Path) -> dict[str, Any]:
             raise _damaged(path, f"its arrays are in {beside.name}, which is missing or has another content")
         content["arrays"] = safetensors.torch.load(beside.read_bytes())
     return content
+
+
+def race_of(content: dict[str, Any]) -> Race | None:
+    """The race in the content of a file, if it holds one."""
+    if "race" not in content:
+        return None
+    rows = [Candidate(*numbers, VERDICTS[verdict]) for *numbers, verdict in content["race"]["candidates"]]
+    return Race(tuple(rows), content["search"]["items"], content["search"]["passes"], content["race"]["note"])
 
 
 def _damaged(path: str | Path, why: str) -> ValueError:
@@ -276,6 +293,7 @@ def _recipe(content: dict[str, Any], names: list[str]) -> Recipe:
         views=views_named(content["views"]),
         one_pass=calibrator_from(content["one_pass"], of["one_pass."]) if "one_pass" in content else None,
         split=split,
+        race=race_of(content),
     )
 
 
@@ -284,6 +302,11 @@ def _row(evaluation: Evaluation, joint: bool) -> list[float | None]:
     values = (evaluation.log_likelihood, evaluation.temperature, evaluation.tempered_log_likelihood)
     rounded = [float(f"{value:.10g}") if math.isfinite(value) else None for value in values]
     return [evaluation.sigma, *(rounded if joint else rounded[:1])]
+
+
+def _digits(value: Any, digits: int) -> Any:
+    """Nested lists of numbers with this many digits; nine hold a float32 to the last bit."""
+    return [_digits(part, digits) for part in value] if isinstance(value, list) else float(f"{value:.{digits}g}")
 
 
 def _digest(parts: Iterable[bytes]) -> str:

@@ -130,7 +130,17 @@ def test_the_race_survives_saving_and_shows_itself(tmp_path):
     pep = pm.calibrate(model, items(model, 300, softness=2.0), passes=2)
     pep.save(tmp_path / "pep.json")
     inputs = torch.randn(5, 6)
-    assert torch.equal(pm.load(tmp_path / "pep.json", model).predict_proba(inputs), pep.predict_proba(inputs))
+    again = pm.load(tmp_path / "pep.json", model)
+    assert torch.equal(again.predict_proba(inputs), pep.predict_proba(inputs))
+    for one, other in zip(again.race.candidates, pep.race.candidates, strict=True):
+        assert (one.name, one.passes, one.parameters, one.verdict) == (
+            other.name,
+            other.passes,
+            other.parameters,
+            other.verdict,
+        )
+        assert (one.nll, one.error) == (pytest.approx(other.nll, rel=1e-5), pytest.approx(other.error, rel=1e-5))
+    assert (again.race.items, again.race.note, again.race.spent) == (300, pep.race.note, pep.race.spent)
     text, page = str(pep.race), pep.race._repr_html_()
     for candidate in pep.race.candidates:
         assert candidate.name in text

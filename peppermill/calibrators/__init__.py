@@ -14,7 +14,7 @@ from torch import Tensor
 
 from peppermill.calibrators.temperature import Temperature, warn_at_limit
 from peppermill.plumbing.warnings import warn_user
-from peppermill.types import Likelihood
+from peppermill.types import Likelihood, Tick
 
 
 class Calibrator(Protocol):
@@ -126,6 +126,7 @@ def cross_fitted(
     folds: int = 5,
     seed: int = 0,
     groups: Tensor | None = None,
+    tick: Tick = lambda items: None,
 ) -> Tensor:
     """ln p of each item's label, [N], by a calibrator that was fitted on the other folds.
 
@@ -141,4 +142,5 @@ def cross_fitted(
             raise ValueError(f"`folds={folds}` and {items} items of one example leave nothing to fit on.")
         fitted = row.fit(log_probs[~inside], labels[~inside], likelihood)
         found[inside] = likelihood.log_likelihoods(fitted(log_probs[inside]), labels[inside])
+        tick(1)
     return found

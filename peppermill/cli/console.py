@@ -60,8 +60,9 @@ def say(text: str) -> None:
 
 
 def show_methods(content: Mapping[str, Any]) -> None:
-    """Print the table of methods of a run."""
+    """Print the table of methods of a run, and what the extra passes bought."""
     from peppermill.report import table
+    from peppermill.report.verdict import verdict
 
     shown = Table(
         title=escape(content["title"]),
@@ -74,6 +75,8 @@ def show_methods(content: Mapping[str, Any]) -> None:
     for cells in table.rows(content):
         shown.add_row(*(escape("\n".join(part for part in cell if part)) for cell in cells), end_section=True)
     show(shown)
+    if len(content["methods"]) > 1 and (note := verdict(content).note):
+        say(note)
 
 
 def show_sweep(content: Mapping[str, Any]) -> None:

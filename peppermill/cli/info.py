@@ -57,4 +57,6 @@ def _show_ensemble(content: dict[str, Any]) -> None:
         name, value = ("L(sigma, T)", values[-1]) if search["joint"] else ("L(sigma)", values[0])
         mean = "not finite" if value is None else f"{value / search['items']:.5f}"
         say(f"  sigma = {sigma:<10.4g} {name}/N = {mean}{'   <- chosen' if sigma == content['sigma'] else ''}")
+    if race := recipe.race_of(content):
+        say(f"chosen by a race:\n{race}")
     say(f"written by {', '.join(f'{name} {number}' for name, number in content['versions'].items())}")

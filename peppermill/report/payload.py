@@ -22,6 +22,7 @@ def payload(content: Mapping[str, Any]) -> dict[str, Any]:
             "methods": [method["reliability"] and _reliability(method["reliability"]) for method in content["methods"]],
             "items": [{name: item[name] for name in ("members", "network", "ensemble")} for item in items],
             "classes": _classes(content),
+            "race": _race(content.get("race")),
             "curvature": _curvature(content.get("curvature")),
             "overfitting": overfitting and {"points": [{k: p[k] for k in points} for p in overfitting["points"]]},
             "sizes": _sizes(content),
@@ -100,6 +101,22 @@ def _texts(point: Mapping[str, Any], network: Mapping[str, Any]) -> dict[str, An
 
 def _reliability(table: Mapping[str, Any]) -> Any:
     return {name: table[name] for name in ("lower", "upper", "count", "confidence", "accuracy")}
+
+
+def _race(race: Mapping[str, Any] | None) -> Any:
+    """The candidates in columns, and the smallest NLL for at most each number of passes."""
+    if not race:
+        return None
+    known = [c for c in race["candidates"] if c["nll"] is not None]
+    names = ("name", "passes", "nll", "difference", "error", "verdict")
+    passes = sorted({c["passes"] for c in known})
+    front = [min(c["nll"] for c in known if c["passes"] <= most) for most in passes]
+    fitted = [c["nll"] for c in known if c["parameters"]] or front
+    return {
+        **{name: [c[name] for c in known] for name in names},
+        "front": {"passes": passes, "nll": front},
+        "worst": max(fitted),  # the network as it is may lie far above, and is shown at the edge
+    }
 
 
 def _classes(content: Mapping[str, Any]) -> Any:

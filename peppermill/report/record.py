@@ -11,14 +11,15 @@ from torch import nn
 from peppermill import metrics
 from peppermill.data import Batches
 from peppermill.ensemble import UNCALIBRATED, PepEnsemble
-from peppermill.evaluation.comparison import compare_all
+from peppermill.evaluation.comparison import compare, compare_all
 from peppermill.evaluation.item_effects import effects_of, with_images
 from peppermill.evaluation.member_count import size_curve_of
 from peppermill.evaluation.scores import evaluate
 from peppermill.evaluation.sweep import Sweep, sweep_ensemble
 from peppermill.predictions import Predictions, likelihood_of, predict
 from peppermill.report.provenance import provenance
-from peppermill.report.run import Run, method_of
+from peppermill.report.run import Run, method_of, plain
+from peppermill.report.verdict import judged, rival_of
 from peppermill.types import Data, Likelihood
 
 if TYPE_CHECKING:  # only for types: evaluating needs no curvature code
@@ -46,7 +47,8 @@ def record_run(
 
     Each is compared with the first. The items most helped and most hurt are those of the first ensemble without
     temperature, or of the first with one; `images=False` keeps their pictures out of the file. That ensemble without
-    temperature also shows how its NLL depends on the number of members.
+    temperature also shows how its NLL depends on the number of members. The run is about the last one that `calibrate`
+    chose, if any, and keeps its race.
     """
     if not predictors:
         raise ValueError("`predictors` is empty: give at least the network, as in `{'network': model, 'PEP': pep}`.")
@@ -86,7 +88,8 @@ def record_run(
         )
         for name, found in predictions.items()
     )
-    return Run(
+    races = [{"method": name, **vars(replace(pep.race, dearer=None))} for name, pep in ensembles.items() if pep.race]
+    run = Run(
         title=title,
         settings={**(settings or {}), **{name: _recipe(pep) for name, pep in ensembles.items()}},
         methods=methods,
@@ -95,7 +98,14 @@ def record_run(
         class_names=tuple(class_names),
         effects=effects,
         sizes=sizes,
+        race=races[-1] if races else None,
     )
+    content = plain(run)
+    method, rival = judged(content), rival_of(content)
+    if method and rival:
+        pair = compare(predictions[rival["name"]], predictions[method["name"]], bins=bins, seed=seed)
+        run = replace(run, rival={"method": method["name"], "rival": rival["name"], "nll": pair.nll})
+    return run
 
 
 def sweep_around(pep: PepEnsemble, data: Data, *, bins: int = metrics.BINS, batch_size: int = 500) -> Sweep:

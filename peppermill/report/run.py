@@ -40,7 +40,8 @@ class Method:
 class Run:
     """Settings, results and provenance.
 
-    `curvature`, `overfitting` and `sizes` hold the numbers of further panels of the report (docs/report.md).
+    `race` is how `calibrate` chose a method, and `rival` the paired comparison of the judged method with the best one
+    of another cost. `curvature`, `overfitting` and `sizes` hold the numbers of further panels (docs/report.md).
     """
 
     title: str
@@ -53,6 +54,8 @@ class Run:
     curvature: Mapping[str, Any] | None = None
     overfitting: Mapping[str, Any] | None = None
     sizes: SizeCurve | None = None
+    race: Mapping[str, Any] | None = None
+    rival: Mapping[str, Any] | None = None
 
 
 def method_of(

@@ -45,14 +45,26 @@ def verdict(content: Mapping[str, Any]) -> Verdict:
     if not content["methods"]:
         return _of_sweep(content.get("sweep"))
     method = judged(content)
-    return _of_one(content["methods"][0]) if method is None else _of_two(content, method)
+    return _of_one(content) if method is None else _of_two(content, method)
 
 
 def judged(content: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The method that the verdict is about: the one with the smallest NLL among those that add noise, if any does."""
+    """The method that the verdict is about: the race's choice, else the best of those that add noise, or of all."""
     others = content["methods"][1:]
+    if race := content.get("race"):
+        return next((method for method in others if method["name"] == race["method"]), None)
     noisy = [method for method in others if "sigma" in method["fitted"]]
     return min(noisy or others, key=_nll, default=None)
+
+
+def rival_of(content: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The best of the methods that cost less than the judged one; if there are none, of those that cost more."""
+    method, others = judged(content), content["methods"][1:]
+    if method is None:
+        return None
+    cheaper = [other for other in others if other["forward_passes"] < method["forward_passes"]]
+    dearer = [other for other in others if other["forward_passes"] > method["forward_passes"]]
+    return min(cheaper or dearer, key=_nll, default=None)
 
 
 def outcome(name: str, difference: Mapping[str, Any], level: float) -> str:
@@ -128,28 +140,47 @@ def _claim(method: Mapping[str, Any], tiles: Mapping[str, Tile]) -> str:
 
 
 def _note(content: Mapping[str, Any], method: Mapping[str, Any]) -> str:
-    """What the extra passes bought beyond the best of the cheaper methods."""
-    cheaper = [m for m in content["methods"][1:] if m["forward_passes"] < method["forward_passes"]]
-    if not cheaper:
-        return ""
-    best = min(cheaper, key=_nll)
-    passes = best["forward_passes"]
-    rival = f"{best['name']}, at {passes} forward pass{'es' if passes > 1 else ''}"
-    if _nll(best) <= _nll(method):
-        return f"Better for less: {rival}, reaches NLL {_nll(best):.4f}. The extra passes bought nothing here."
-    bought = _nll(best) - _nll(method)
-    return f"For less: {rival}, reaches NLL {_nll(best):.4f}. The extra passes bought another {bought:.4f}."
+    """What the extra passes bought beyond the best of the cheaper methods, or would buy if the method is cheap."""
+    rival, race, passes = rival_of(content), content.get("race"), method["forward_passes"]
+    if rival is None:
+        more = [c for c in (race or {}).get("candidates", ()) if c["passes"] > passes and c["nll"] is not None]
+        if not more:
+            return ""
+        best = min(more, key=lambda c: c["nll"])
+        return (
+            f"No extra pass pays: on the {race['items']:,} validation items the best candidate with more passes, "
+            f"{best['name']}, changes the NLL by {best['difference']:+.4f} ± {best['error']:.4f}."
+        )
+    known, gain, test = content.get("rival"), _nll(rival) - _nll(method), ""
+    found = "better" if gain > 0 else "worse"
+    if known and (known["method"], known["rival"]) == (method["name"], rival["name"]):
+        found = outcome("nll", known["nll"], method["scores"]["level"])
+        chance = "could be chance" if found == "unclear" else "significant"
+        test = f" ({chance}, {p_words(known['nll']['p_value'])})"
+    openings = {
+        "better": ("The extra passes pay", "No extra pass pays"),
+        "unclear": ("The extra passes bought nothing that could not be chance", "No extra pass pays"),
+        "worse": ("Better for less", "More passes pay here"),
+    }
+    cost = rival["forward_passes"]
+    reached = f"{rival['name']}, at {cost} forward pass{'es' if cost > 1 else ''}, reaches NLL {_nll(rival):.4f}"
+    side = "below" if gain > 0 else "above"
+    return f"{openings[found][cost > passes]}: {reached}; {method['name']} is {abs(gain):.4f} {side} it{test}."
 
 
-def _of_one(method: Mapping[str, Any]) -> Verdict:
+def _of_one(content: Mapping[str, Any]) -> Verdict:
+    method = content["methods"][0]
     scores = method["scores"]
     shown = ", ".join(
         f"{row_of(name).words} {with_unit(name, estimate['value'])} ({row_of(name).title})"
         for name, estimate in scores["estimates"].items()
     )
+    details = f"{shown}, on {scores['items']:,} test items."
+    if content.get("race"):
+        return Verdict("This network needs no calibration", details, note=_note(content, method))
     return Verdict(
         f"Only the {method['name']} was measured",
-        f"{shown}, on {scores['items']:,} test items.",
+        details,
         note="Add an ensemble (`peppermill evaluate --pep pep.json`) to see what PEP changes.",
     )
 

@@ -21,6 +21,7 @@ def view(content: Mapping[str, Any]) -> dict[str, Any]:
         "title": str(content["title"]),
         "verdict": verdict(content),
         "judged": judged(content) if content["methods"] else None,
+        "race": _race(content.get("race")),
         "methods": _methods(content),
         "sweep": _sweep(content),
         "table": _table(content) if content["methods"] else None,
@@ -29,6 +30,17 @@ def view(content: Mapping[str, Any]) -> dict[str, Any]:
         "overfitting": _panel(content, "overfitting", ("spearman", "spearman_lower", "spearman_upper")),
         "sizes": _sizes(content.get("sizes")),
         "provenance": _groups(content),
+    }
+
+
+def _race(race: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    if not race:
+        return None
+    return {
+        "count": len(race["candidates"]),
+        "tuned": f"{race['items']:,}",
+        "note": race["note"],
+        "choice": next(c for c in race["candidates"] if c["verdict"] == "chosen"),
     }
 
 

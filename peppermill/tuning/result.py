@@ -1,13 +1,19 @@
-"""What a search for sigma* found, and what its user should know about it."""
+"""What a search for sigma* and a race of candidates found, and what their user should know about it."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from html import escape
+from typing import TYPE_CHECKING
 
 from peppermill.plumbing.warnings import warn_user
 
+if TYPE_CHECKING:
+    from peppermill.recipe import Recipe
+
 ROUNDING = 1e-6  # in nats for each item: a smaller gain may be float32 arithmetic, which differs with the batch size
+VERDICTS = ("chosen", "worse", "not better by a standard error")  # on a candidate of a race
 
 
 @dataclass(frozen=True)
@@ -59,6 +65,58 @@ class SigmaSearch:
 
     def _value(self, evaluation: Evaluation) -> float:
         return evaluation.tempered_log_likelihood if self.joint else evaluation.log_likelihood
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One entry of the race: what it is, what it costs, and how it did."""
+
+    name: str
+    passes: int
+    parameters: int  # fitted numbers
+    nll: float  # cross-fitted, per item
+    difference: float  # of the NLL from the choice's
+    error: float  # the standard error of that difference, paired by example
+    verdict: str  # one of VERDICTS
+
+
+@dataclass(frozen=True)
+class Race:
+    """All candidates, best first, on the items of the validation data; `spent` counts passes over all of them.
+
+    `dearer` is the best one with more passes than the choice, for those who want to try it; no file keeps it.
+    """
+
+    candidates: tuple[Candidate, ...]
+    items: int
+    spent: float
+    note: str
+    dearer: Recipe | None = None
+
+    @property
+    def choice(self) -> Candidate:
+        return next(candidate for candidate in self.candidates if candidate.verdict == "chosen")
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """The table as text: name, passes, NLL, difference from the choice with its standard error, verdict."""
+        found = [("candidate", "passes", "NLL", "difference", "verdict")]
+        for c in self.candidates:
+            difference = f"{c.difference:+.4f} ± {c.error:.4f}" if c.verdict != "chosen" else ""
+            found.append((c.name, str(c.passes), f"{c.nll:.4f}", difference, c.verdict))
+        return found
+
+    def __str__(self) -> str:
+        rows = self.rows()
+        widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
+        lines = ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+        return "\n".join([*lines, self.note])
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        head, *rows = ["".join(f"<td>{escape(text)}</td>" for text in row) for row in self.rows()]
+        body = "".join(f"<tr>{row}</tr>" for row in rows)
+        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table><p>{escape(self.note)}</p>"
 
 
 def check_interval(lower: float | None, upper: float | None) -> None:

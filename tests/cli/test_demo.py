@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -22,7 +23,7 @@ def run_on_few(out, *options):
     cut = tuple((images[:300], labels[:300]) for images, labels in peppermill.demo.data())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(peppermill.demo, "data", lambda: cut)
-        found = CliRunner().invoke(app, ["demo", "--size", "2", "--out", str(out), *options])
+        found = CliRunner().invoke(app, ["demo", "--passes", "4", "--out", str(out), *options])
     assert found.exit_code == 0, found.stderr
     return found.stdout
 
@@ -42,21 +43,32 @@ def methods_of(folder):
 
 
 def test_it_writes_what_it_says(written, out):
-    listed = ["pep.json", "pep-temperature.json", "run.json", "sigma.png", "reliability.png"]
+    listed = ["pep.json", "run.json", "sigma.png", "reliability.png"]
     assert f"wrote {out}/: {', '.join(listed)} (" in written
     assert f"Open {out}/report.html in a browser" in written
     assert {path.name for path in out.iterdir()} == {*listed, "report.html"}
 
 
-def test_the_files_belong_to_the_methods_of_the_run(written, out):
+def test_the_table_ends_with_the_choice_of_the_race_which_is_saved(written, out):
     methods = {method["name"]: method for method in methods_of(out)}
-    assert list(methods) == ["network", "temperature scaling", "PEP", "PEP with temperature"]
-    for name, file in (("PEP", "pep.json"), ("PEP with temperature", "pep-temperature.json")):
-        pep = pm.load(out / file, peppermill.demo.network())
-        assert methods[name]["fitted"]["sigma"] == pep.sigma
-        assert methods[name]["fitted"].get("temperature", 1.0) == pep.temperature
-        assert methods[name]["forward_passes"] == (pep.size if pep.sigma else 1)
-        assert pep.size == 2
+    pep = pm.load(out / "pep.json", peppermill.demo.network())
+    assert {"network", "PEP", "PEP with temperature"} < set(methods)
+    assert list(methods)[-1] == pep.method
+    assert methods[pep.method]["forward_passes"] == pep.passes <= 4
+    for candidate in pep.race.candidates:
+        assert f"{candidate.name} " in written
+    assert f"chosen: {pep.race.choice.name}." in written
+    race = json.loads((out / "run.json").read_text())["race"]
+    assert race["method"] == pep.method
+    assert [c["name"] for c in race["candidates"]] == [c.name for c in pep.race.candidates]
+
+
+def test_a_reader_sees_what_more_passes_would_give(written, out):
+    """One pass was chosen: the best candidate with four is tested, too, and the last line compares them."""
+    race = pm.load(out / "pep.json", peppermill.demo.network()).race
+    assert race.choice.passes == 1
+    assert any(method["forward_passes"] == 4 and "scaling" in method["name"] for method in methods_of(out))
+    assert re.search(r"(No extra pass pays|More passes pay here): .*, at 4 forward passes, reaches NLL", written)
 
 
 @pytest.mark.slow
@@ -73,9 +85,9 @@ def test_what_to_try_next_can_be_tried(written, done, folder):
         file.write("\nmake = resnet\n")
     (folder / "resnet.safetensors").rename(folder / "model.safetensors")
     ending = written[written.index("Your own model") :]
-    assert "pm.fit(model, validation, temperature=True)" in ending
+    assert "pm.calibrate(model, validation)" in ending
     commands = [line.split() for line in ending.splitlines() if line.strip().startswith("peppermill ")]
-    assert [command[1] for command in commands] == ["fit", "evaluate", "report"]
+    assert [command[1] for command in commands] == ["calibrate", "evaluate", "report"]
     for command in commands:
         done(*command[1:])
 
@@ -96,7 +108,7 @@ def test_without_matplotlib_it_works_and_says_the_cure(tmp_path):
         cut = tuple((images[:300], labels[:300]) for images, labels in peppermill.demo.data())
         peppermill.demo.data = lambda: cut
         from peppermill.cli.app import main
-        sys.argv = ["peppermill", "demo", "--size", "2"]
+        sys.argv = ["peppermill", "demo", "--passes", "2"]
         main()
     """
     found = subprocess.run(
@@ -106,4 +118,4 @@ def test_without_matplotlib_it_works_and_says_the_cure(tmp_path):
     assert found.returncode == 0, found.stderr
     assert 'run.json; no pictures, because pictures need matplotlib: `pip install "peppermill[plots]"`.' in found.stdout
     names = {path.name for path in (tmp_path / "peppermill-demo").iterdir()}
-    assert names == {"pep.json", "pep-temperature.json", "run.json", "report.html"}
+    assert names == {"pep.json", "run.json", "report.html"}

@@ -45,7 +45,7 @@ def small_run(title="a small run", seed=0, items=400):
         class_names=CLASS_NAMES,
         settings={"model": HOSTILE, "data": "stripes"},
     )
-    return replace(run, curvature=CURVATURE, overfitting=OVERFITTING)
+    return replace(run, curvature=CURVATURE, overfitting=OVERFITTING, race=RACE)
 
 
 CURVATURE = {
@@ -56,6 +56,19 @@ CURVATURE = {
     "laplacian": -12.5,
     "fisher_trace": 14.5,
     "effect_rate": 2.0,
+}
+
+RACE = {
+    "method": "PEP",
+    "items": 400,
+    "spent": 90.0,
+    "note": "",
+    "candidates": [
+        pm.Candidate("6 members, matrix scaling", 6, 43, 0.50, -0.01, 0.02, "not better by a standard error"),
+        pm.Candidate("2 members", 2, 1, 0.51, 0.0, 0.0, "chosen"),
+        pm.Candidate("temperature scaling", 1, 1, 0.55, 0.04, 0.01, "worse"),
+        pm.Candidate(HOSTILE, 1, 0, 2.5, 1.99, 0.1, "worse"),
+    ],
 }
 
 OVERFITTING = {

@@ -219,6 +219,20 @@ def test_zero_and_sigma_star_are_marked_and_can_be_reached(opened, content):
     assert page.locator("output.sigma").text_content() == "0"
 
 
+def test_the_race_shows_every_candidate_the_front_and_the_choice(opened, content):
+    """Each point is where its passes and NLL are; what lies far above the others is at the edge, with its number."""
+    plot, candidates = opened.page.locator("[data-figure=race]"), content["race"]["candidates"]
+    front, others, choice = plot.evaluate("plot => plot.data.map(({ x, y }) => [x, y])")
+    assert front == [[1, 2, 6], [0.55, 0.51, 0.50]]
+    assert choice == [[2], [0.51]]
+    high = plot.evaluate("plot => plot.layout.yaxis.range[1]")
+    rest = [candidate for candidate in candidates if candidate["verdict"] != "chosen"]
+    assert others == [[c["passes"] for c in rest], [min(c["nll"], high) for c in rest]]
+    texts = plot.locator(".annotation-text").all_text_contents()
+    assert texts == ["6 members, matrix scaling", "2 members", f"{HOSTILE}: 2.500"]
+    assert "4 candidates raced on 400 validation items" in " ".join(opened.texts("section .lede"))
+
+
 def test_every_method_has_its_diagram(opened, content):
     plots = opened.page.locator("[data-figure=method]")
     assert plots.count() == len(content["methods"])

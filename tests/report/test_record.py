@@ -69,6 +69,17 @@ def test_the_weights_and_the_recipes_are_on_record(trained, run):
     assert run.class_names == ("a", "b", "c")
 
 
+@pytest.mark.filterwarnings("ignore:the best temperature is 20")  # the labels are random
+def test_the_race_is_kept_and_its_choice_compared_with_the_best_of_another_cost(trained):
+    network, data, pep, _ = trained
+    choice = pm.calibrate(network, data, passes=1)
+    run = pm.record_run({"network": network, "PEP": pep, "choice": choice}, data, title="a race")
+    assert run.race["method"] == "choice"
+    assert run.race["candidates"] == choice.race.candidates
+    assert (run.rival["method"], run.rival["rival"]) == ("choice", "PEP")
+    assert run.rival["nll"] == pm.compare(pep, choice, data).nll
+
+
 def test_a_wrapper_costs_what_it_wraps(trained):
     _, data, pep, _ = trained
 

@@ -88,14 +88,71 @@ def test_the_best_method_with_noise_is_judged_though_another_is_better():
     content = run(warm, pep(), both)
     assert judged(content)["name"] == "both"
     assert verdict(content).note.replace(NBSP, " ") == (
-        "Better for less: temperature scaling, at 1 forward pass, reaches NLL 0.3000. The extra passes bought nothing "
-        "here."
+        "Better for less: temperature scaling, at 1 forward pass, reaches NLL 0.3000; both is 0.0400 above it."
     )
 
 
 def test_a_cheaper_method_is_mentioned_where_it_is_worse():
     warm = method("temperature scaling", 0.38, 0.02, 0.1, p_values=(1e-5, 0.01, 1.0), fitted={"temperature": 2.0})
-    assert verdict(run(warm, pep())).note.startswith("For less: temperature scaling, at 1 forward pass")
+    assert verdict(run(warm, pep())).note == (
+        "The extra passes pay: temperature scaling, at 1 forward pass, reaches NLL 0.3800; PEP is 0.0300 below it."
+    )
+
+
+@pytest.mark.parametrize(
+    ("nll", "p_value", "note"),
+    [
+        (0.34, 1e-5, "The extra passes pay: {rival}; PEP is 0.0400 below it (significant, p < 0.001)."),
+        (0.34, 0.3, "The extra passes bought nothing that could not be chance: {rival}; PEP is 0.0400 below it (could"),
+        (0.40, 0.3, "The extra passes bought nothing that could not be chance: {rival}; PEP is 0.0200 above it (could"),
+        (0.40, 0.01, "Better for less: {rival}; PEP is 0.0200 above it (significant, p = 0.010)."),
+    ],
+)
+def test_what_the_extra_passes_bought_is_tested(nll, p_value, note):
+    warm = method("vector scaling", 0.38, 0.02, 0.1, p_values=(1e-5, 0.01, 1.0), fitted={"temperature": 2.0})
+    pair = {"method": "PEP", "rival": "vector scaling", "nll": {"value": nll - 0.38, "p_value": p_value}}
+    found = verdict({**run(warm, pep(nll)), "rival": pair}).note.replace(NBSP, " ")
+    assert found.startswith(note.format(rival="vector scaling, at 1 forward pass, reaches NLL 0.3800"))
+
+
+def race(choice="vector scaling", method="vector scaling"):
+    rows = [("10 members, vector scaling", 10, 0.379), ("vector scaling", 1, 0.38), ("network", 1, 0.4)]
+    candidates = [
+        {"name": name, "passes": passes, "nll": nll, "difference": nll - 0.38, "error": 0.002,
+         "verdict": "chosen" if name == choice else "worse"}
+        for name, passes, nll in rows
+    ]  # fmt: skip
+    return {"method": method, "items": 700, "note": "", "candidates": candidates}
+
+
+@pytest.mark.parametrize(
+    ("nll", "p_value", "note"),
+    [
+        (0.39, 0.01, "No extra pass pays: PEP, at 10 forward passes, reaches NLL 0.3900; vector scaling is 0.0100 bel"),
+        (0.37, 0.30, "No extra pass pays: PEP, at 10 forward passes, reaches NLL 0.3700; vector scaling is 0.0100 abo"),
+        (0.37, 0.01, "More passes pay here: PEP, at 10 forward passes, reaches NLL 0.3700; vector scaling is 0.0100 a"),
+    ],
+)
+def test_the_choice_of_a_race_is_judged_though_it_adds_no_noise(nll, p_value, note):
+    warm = method("vector scaling", 0.38, 0.02, 0.1, p_values=(1e-5, 0.01, 1.0), fitted={"temperature": 2.0})
+    pair = {"method": "vector scaling", "rival": "PEP", "nll": {"value": 0.38 - nll, "p_value": p_value}}
+    content = {**run(warm, pep(nll)), "race": race(), "rival": pair}
+    assert verdict(content).claim == "vector scaling makes this network more honest"
+    assert verdict(content).note.startswith(note)
+
+
+def test_a_choice_without_a_rival_in_the_run_is_compared_on_the_validation_data():
+    warm = method("vector scaling", 0.38, 0.02, 0.1, p_values=(1e-5, 0.01, 1.0), fitted={"temperature": 2.0})
+    assert verdict({**run(warm), "race": race()}).note == (
+        "No extra pass pays: on the 700 validation items the best candidate with more passes, 10 members, vector "
+        "scaling, changes the NLL by -0.0010 ± 0.0020."
+    )
+
+
+def test_a_race_that_chooses_the_network_says_so():
+    found = verdict({**run(), "race": race("network", "network")})
+    assert found.claim == "This network needs no calibration"
+    assert "calibration error 6.00 % (ECE)" in found.details.replace(NBSP, " ")
 
 
 def test_without_noise_the_best_of_the_others_is_judged():

@@ -182,5 +182,34 @@ const Figures = (() => {
     };
   }
 
-  return { colors, sigma, reliability, members, classes, change, gains, curvature, overfitting, sizes };
+  function race(data, c) {
+    const low = Math.min(...data.nll), span = Math.max(data.worst - low, 1e-4), high = data.worst + 0.12 * span;
+    const hover = data.name.map((name, k) => `${text(name)}<br>NLL ${data.nll[k].toFixed(4)}<br>${text(data.verdict[k])}`);
+    const marks = (picked, more) => ({
+      type: "scatter", mode: "markers", x: picked.map((k) => data.passes[k]), y: picked.map((k) => Math.min(data.nll[k], high)),
+      customdata: picked.map((k) => hover[k]), hovertemplate: "%{customdata}<extra></extra>", cliponaxis: false, ...more });
+    const all = data.name.map((_, k) => k), chosen = all.filter((k) => data.verdict[k] === "chosen"), others = all.filter((k) => !chosen.includes(k));
+    const last = Math.max(...data.passes), best = data.nll.indexOf(low);
+    const label = (k, y, words, below) => ({
+      ...mark(Math.log10(data.passes[k]), y, words, k === chosen[0] ? c.ensemble : c.soft, data.passes[k] > Math.sqrt(last) ? "right" : "left"),
+      yanchor: below ? "top" : "bottom", yshift: below ? -8 : 8 });
+    return {
+      data: [
+        { type: "scatter", mode: "lines", x: data.front.passes, y: data.front.nll, line: { color: c.ensemble, width: 2.5, shape: "hv" }, hoverinfo: "skip" },
+        marks(others, { marker: { size: 9, color: c.members, symbol: others.map((k) => (data.nll[k] > high ? "triangle-up" : "circle")) } }),
+        marks(chosen, { marker: { size: 16, color: c.card, line: { color: c.ensemble, width: 5 } } }),
+      ],
+      layout: layout(c, {
+        margin: { l: 60, r: 20, t: 14, b: 44 },
+        xaxis: axis(c, { title: { text: "forward passes" }, type: "log", tickvals: data.front.passes, range: [-0.06, Math.log10(last) + 0.06] }),
+        yaxis: axis(c, { title: { text: "log-loss, NLL" }, range: [low - 0.2 * span, high], automargin: true, tickformat: ".3f" }),
+        annotations: [
+          ...[...new Set([best, ...chosen])].map((k) => label(k, data.nll[k], text(data.name[k]), k === best)),
+          ...others.filter((k) => data.nll[k] > high).map((k) => ({ ...label(k, high, `${text(data.name[k])}: ${data.nll[k].toFixed(3)}`), yanchor: "middle", xshift: 10, yshift: 0 })),
+        ],
+      }),
+    };
+  }
+
+  return { colors, race, sigma, reliability, members, classes, change, gains, curvature, overfitting, sizes };
 })();

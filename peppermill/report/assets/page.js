@@ -17,6 +17,7 @@
       members: () => Figures.members(run.items[index], c),
       classes: () => Figures.classes(run.classes, c),
       curvature: () => Figures.curvature(run.curvature, c),
+      race: () => Figures.race(run.race, c),
       sizes: () => Figures.sizes(run.sizes, c),
       overfitting: () => Figures.overfitting(run.overfitting, c),
       change: () => Figures.change(content.compared, score, content.formats[score], c),
