@@ -210,7 +210,7 @@ def _errors_by_confidence(log_probs: Tensor, labels: Tensor, confidence: Tensor 
     confidence = log_probs.double().amax(dim=1) if confidence is None else confidence
     if confidence.shape != labels.shape:
         raise ValueError(f"`confidence` of shape {list(confidence.shape)} must be [{len(labels)}], one for each item.")
-    _, group, counts = confidence.unique(return_inverse=True, return_counts=True)
+    _, group, counts = torch.unique(confidence, return_inverse=True, return_counts=True)
     sums = torch.zeros(len(counts), dtype=torch.float64, device=labels.device).index_add_(0, group, errors)
     return (sums / counts)[group], confidence.argsort(descending=True, stable=True)
 

@@ -95,7 +95,7 @@ class Noise:
         epsilon = numbers.mul_(sign).view(like.shape).to(like.device)
         factors = dict(self.scales).get(name)
         if factors:
-            epsilon *= epsilon.new_tensor(factors).view(-1, *(1,) * (epsilon.ndim - 1))
+            epsilon *= epsilon.new_tensor(factors).view(-1, *(1,) * (epsilon.ndim - 1)) if epsilon.ndim else factors[0]
         return epsilon
 
 

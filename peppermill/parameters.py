@@ -19,7 +19,7 @@ from peppermill.types import Params
 
 
 @dataclass(frozen=True)
-class Candidate:
+class NamedArray:
     """One parameter that might be perturbed, with all its names, and the type of the owning module under each."""
 
     name: str
@@ -28,8 +28,8 @@ class Candidate:
     value: Tensor
 
 
-#: A rule sees all candidates, because "the last layer" has no meaning for one alone.
-Rule: TypeAlias = Callable[[list[Candidate]], list[Candidate]]
+#: A rule sees all arrays, because "the last layer" has no meaning for one alone.
+Rule: TypeAlias = Callable[[list[NamedArray]], list[NamedArray]]
 
 #: What `parameters=` takes: the name of a rule, a regular expression, or a function of a parameter's name and value.
 Selection: TypeAlias = str | Callable[[str, Tensor], bool]
@@ -37,28 +37,28 @@ Selection: TypeAlias = str | Callable[[str, Tensor], bool]
 _ADDED = re.compile(r"bias|token|embed|position|pos_", re.IGNORECASE)
 
 
-def conv_kernels(candidates: list[Candidate]) -> list[Candidate]:
+def conv_kernels(arrays: list[NamedArray]) -> list[NamedArray]:
     """Convolution kernels, the paper's choice on ImageNet."""
     return [
-        candidate
-        for candidate in kernels(candidates)
-        if candidate.value.ndim >= 4 or any("conv" in kind.__name__.lower() for kind in candidate.kinds)
+        array
+        for array in kernels(arrays)
+        if array.value.ndim >= 4 or any("conv" in kind.__name__.lower() for kind in array.kinds)
     ]
 
 
-def kernels(candidates: list[Candidate]) -> list[Candidate]:
+def kernels(arrays: list[NamedArray]) -> list[NamedArray]:
     """Every array of two or more dimensions that multiplies activations: in convolutions, dense layers, attention."""
-    return [candidate for candidate in candidates if _is_kernel(candidate)]
+    return [array for array in arrays if _is_kernel(array)]
 
 
-def last_layer(candidates: list[Candidate]) -> list[Candidate]:
+def last_layer(arrays: list[NamedArray]) -> list[NamedArray]:
     """The last kernel, in the order in which the network registers its parameters."""
-    return kernels(candidates)[-1:]
+    return kernels(arrays)[-1:]
 
 
-def all_parameters(candidates: list[Candidate]) -> list[Candidate]:
+def all_parameters(arrays: list[NamedArray]) -> list[NamedArray]:
     """Everything, biases and norm layers included."""
-    return candidates
+    return arrays
 
 
 def matching(expression: str) -> Rule:
@@ -69,7 +69,7 @@ def matching(expression: str) -> Rule:
         raise ValueError(
             f"`parameters={expression!r}` is neither one of {', '.join(RULES)} nor a regular expression ({error})."
         ) from error
-    return lambda candidates: [candidate for candidate in candidates if any(map(pattern.search, candidate.aliases))]
+    return lambda arrays: [array for array in arrays if any(map(pattern.search, array.aliases))]
 
 
 #: The rules that have a name. A new rule is one function and one row here.
@@ -94,11 +94,11 @@ def select(model: nn.Module, parameters: Selection) -> Params:
     for name, value in model.named_parameters():
         if is_lazy(value) or value.is_meta or value.layout != torch.strided:
             raise ValueError(f"`{name}` is sparse, or has no values yet: call the network once, or load its weights.")
-    candidates = _candidates(model)
-    chosen = _rule(parameters)(candidates)
-    if not sum(candidate.value.numel() for candidate in chosen):
-        raise ValueError(_nothing_selected(model, parameters, candidates))
-    return {candidate.name: candidate.value.detach() for candidate in chosen}
+    arrays = _arrays(model)
+    chosen = _rule(parameters)(arrays)
+    if not sum(array.value.numel() for array in chosen):
+        raise ValueError(_nothing_selected(model, parameters, arrays))
+    return {array.name: array.value.detach() for array in chosen}
 
 
 def rule_name(parameters: Selection) -> str:
@@ -108,12 +108,12 @@ def rule_name(parameters: Selection) -> str:
 
 def names(model: nn.Module) -> list[str]:
     """Every name that a selection may contain, in the network's order."""
-    return [candidate.name for candidate in _candidates(model)]
+    return [array.name for array in _arrays(model)]
 
 
 def _rule(parameters: Selection) -> Rule:
     if callable(parameters):
-        return lambda candidates: [c for c in candidates if parameters(c.name, c.value.detach())]
+        return lambda arrays: [c for c in arrays if parameters(c.name, c.value.detach())]
     if not isinstance(parameters, str):
         raise TypeError(
             f"`parameters` must be a string or a function, not {type(parameters).__name__}. "
@@ -122,7 +122,7 @@ def _rule(parameters: Selection) -> Rule:
     return RULES.get(parameters) or matching(parameters)
 
 
-def _candidates(model: nn.Module) -> list[Candidate]:
+def _arrays(model: nn.Module) -> list[NamedArray]:
     aliases: dict[int, list[str]] = {}
     for name, value in model.named_parameters(remove_duplicate=False):
         aliases.setdefault(id(value), []).append(name)
@@ -135,26 +135,26 @@ def _candidates(model: nn.Module) -> list[Candidate]:
             # An adapter, which holds parameters for others, names their types; None is state, which is never perturbed.
             kinds.append(module.parameter_kind(own) if hasattr(module, "parameter_kind") else type(module))
         if value.is_floating_point() and None not in kinds:
-            found.append(Candidate(name, tuple(aliases[id(value)]), tuple(kinds), value))
+            found.append(NamedArray(name, tuple(aliases[id(value)]), tuple(kinds), value))
     return found
 
 
-def _is_kernel(candidate: Candidate) -> bool:
-    for alias, kind in zip(candidate.aliases, candidate.kinds, strict=True):
+def _is_kernel(array: NamedArray) -> bool:
+    for alias, kind in zip(array.aliases, array.kinds, strict=True):
         # In an exported graph a module has lost its type, so the part before the last one counts too.
         name = " ".join(re.split(r"[./]", alias)[-2 if kind is nn.Module else -1 :])
         multiplies = not _ADDED.search(name) and "norm" not in kind.__name__.lower()
-        if candidate.value.ndim >= 2 and multiplies and not issubclass(kind, (nn.Embedding, nn.EmbeddingBag)):
+        if array.value.ndim >= 2 and multiplies and not issubclass(kind, (nn.Embedding, nn.EmbeddingBag)):
             return True
     return False
 
 
-def _nothing_selected(model: nn.Module, parameters: Selection, candidates: list[Candidate]) -> str:
+def _nothing_selected(model: nn.Module, parameters: Selection, arrays: list[NamedArray]) -> str:
     opening = f"`parameters={rule_name(parameters)!r}` selects nothing in this {type(model).__name__}"
-    if not candidates:
+    if not arrays:
         return f"{opening}: it has no floating-point parameter at all, so there is nothing to perturb."
-    working = [f'"{name}" ({len(rule(candidates))} arrays)' for name, rule in RULES.items() if rule(candidates)]
-    examples = ", ".join(candidate.name for candidate in candidates[:3])
+    working = [f'"{name}" ({len(rule(arrays))} arrays)' for name, rule in RULES.items() if rule(arrays)]
+    examples = ", ".join(array.name for array in arrays[:3])
     return (
         f"{opening}, so there is nothing to perturb. These would select something: {', '.join(working)}; or a regular "
         f"expression that finds names such as {examples}."

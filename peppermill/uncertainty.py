@@ -106,4 +106,5 @@ def uncertainty_of(predictions: Tensor, likelihood: Likelihood) -> Tensor:
     """The variance of each prediction of a regression, the entropy of any other."""
     if likelihood.name == "gaussian":
         return predictions[..., 1].exp()
-    return torch.special.entr(predictions.exp()).sum(dim=-1)
+    entropy: Tensor = torch.special.entr(predictions.exp()).sum(dim=-1)
+    return entropy

@@ -117,7 +117,7 @@ def abstain(
 def load_abstention(path: str | Path, predictor: Any, *, likelihood: str | Likelihood | None = None) -> Abstention:
     """The rule that `save` wrote, for the predictor for which it was found; any other is refused."""
     content, predictor = read_json(path, KIND, VERSION), as_network(predictor)
-    numbers = [content.get(name) for name in NUMBERS]
+    numbers: list[Any] = [content.get(name) for name in NUMBERS]
     if not all(isinstance(number, (int, float)) and 0 <= number <= 1 for number in numbers):
         raise ValueError(f"{path} is damaged: find the rule again with `pm.abstain`, and save it.")
     changed = difference(Fingerprint(**content["fingerprint"]), fingerprint(predictor))

@@ -37,6 +37,7 @@ PAIRS = 2  # of antithetic members in each step
 MINIBATCH_EXAMPLES = 125
 POOL_FRACTION = 0.5  # of the examples, from which the minibatches are drawn: those that surprise the network first
 FIRST_DRAW = 2**33  # beyond the draws of any ensemble, so that the scales are not fitted to its members
+MEANS_KEPT, SQUARES_KEPT = 0.9, 0.99  # of Adam's averages, from step to step
 STEP_PASSES = 2 * PAIRS * 4  # that a step costs for each item: members run forward twice, and backward counts as two
 
 #: What `Noise.scales` holds: factors of sigma by the name of the array.
@@ -91,8 +92,9 @@ def fit_scales(
     logs = torch.zeros(sum(sizes), device=device, requires_grad=True)
     log_temperature = torch.tensor(math.log(temperature or 1.0), device=device, requires_grad=temperature is not None)
     fitted = [logs, log_temperature] if log_temperature.requires_grad else [logs]
-    optimizer = torch.optim.Adam(fitted, betas=(0.9, 0.99))
+    means, squares = [torch.zeros_like(number) for number in fitted], [torch.zeros_like(number) for number in fitted]
     shells, average, spent = Shells(request.model), torch.zeros_like(logs), max(1.0, len(request.views))
+    taken = 1  # steps, this one included
     recurrent = any(isinstance(module, nn.RNNBase) for module in request.model.modules())
     for step, (minibatch, share) in enumerate(_minibatches(request, steps)):
         # cuDNN differentiates recurrent layers in training mode only.
@@ -101,10 +103,13 @@ def fit_scales(
             value = minibatch_log_likelihood(request, shells, sigma, by_name, log_temperature, step, minibatch)
             gradients = torch.autograd.grad(-value, fitted)
         if all(bool(gradient.isfinite().all()) for gradient in gradients):  # too much noise may overflow
-            for number, gradient in zip(fitted, gradients, strict=True):
-                number.grad = gradient
-            optimizer.param_groups[0]["lr"] = LEARNING_RATE * (1 - step / steps)
-            optimizer.step()
+            # Adam, in place of torch.optim's, which imports a compiler.
+            rate = LEARNING_RATE * (1 - step / steps) * math.sqrt(1 - SQUARES_KEPT**taken) / (1 - MEANS_KEPT**taken)
+            for number, mean, square, gradient in zip(fitted, means, squares, gradients, strict=True):
+                mean.lerp_(gradient, 1 - MEANS_KEPT)
+                square.lerp_(gradient.square(), 1 - SQUARES_KEPT)
+                number.data.addcdiv_(mean, square.sqrt() + 1e-8, value=-rate)
+            taken += 1
         if step >= steps // 2:
             average += logs.detach() / (steps - steps // 2)
         spent += STEP_PASSES * share
