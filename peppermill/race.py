@@ -25,7 +25,7 @@ from peppermill.parameters import Selection
 from peppermill.passes import MemberPass
 from peppermill.plumbing.nested import bytes_of, map_tensors
 from peppermill.plumbing.progress import progress
-from peppermill.tuning.layer_scales import Scales, fit_scales, starting_sigma
+from peppermill.tuning.layer_scales import NoGradientError, Scales, fit_scales, starting_sigma
 from peppermill.tuning.result import VERDICTS, Candidate, Evaluation, Race
 from peppermill.tuning.two_stage import TwoStage
 from peppermill.types import Data, Likelihood, PepWarning
@@ -137,15 +137,19 @@ class _Course:
         shared = self._searched(pep)
         if shared.sigma > 0:
             self.enter(shared)
-        if len(pep.recipe.selected) > 1 and starting_sigma(shared.search) > 0:
+        if len(pep.recipe.selected) == 1 or starting_sigma(shared.search) == 0:
+            return
+        try:
             self.half_scales = self.half_scales or tuple(self._half_scales(shared, half) for half in (0, 1))
-            both = tuple(
-                (name, tuple(math.sqrt(a * b) for a, b in zip(one, other, strict=True)))
-                for (name, one), (_, other) in zip(*self.half_scales, strict=True)
-            )
-            by_layer = self._searched(_changed(shared, scales=both))
-            if by_layer.sigma > 0:
-                self.enter(by_layer, self.half_scales)
+        except NoGradientError:  # noise by layer is found by gradients, and this network has none
+            return
+        both = tuple(
+            (name, tuple(math.sqrt(a * b) for a, b in zip(one, other, strict=True)))
+            for (name, one), (_, other) in zip(*self.half_scales, strict=True)
+        )
+        by_layer = self._searched(_changed(shared, scales=both))
+        if by_layer.sigma > 0:
+            self.enter(by_layer, self.half_scales)
 
     def best(self, most_passes: float = math.inf) -> _Entry:
         """The entry with the largest likelihood among those with at most this many passes."""

@@ -157,6 +157,20 @@ def test_a_regression_races_with_noise_alone():
     assert not any("scaling" in c.name for c in race.candidates)
 
 
+def test_a_network_without_gradients_races_without_noise_by_layer():
+    class Cut(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = network()
+
+        def forward(self, x):
+            return torch.from_numpy(self.inner(x).detach().numpy())
+
+    model = Cut().eval()
+    race = pm.calibrate(model, items(model, 300, softness=2.0), passes=2).race
+    assert not any("by layer" in c.name for c in race.candidates)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -47,6 +47,10 @@ Scales: TypeAlias = tuple[tuple[str, tuple[float, ...]], ...]
 WeightedBatch: TypeAlias = tuple[Inputs, Tensor, Tensor]
 
 
+class NoGradientError(ValueError):
+    """The network's outputs cannot be differentiated by its weights."""
+
+
 def tune_scales(tuner: SigmaTuner, request: Request, joint: bool, per: str) -> tuple[Request, SigmaSearch]:
     """One sigma, then the scales from there, then one factor for all of them; and the request with these scales.
 
@@ -152,7 +156,7 @@ def minibatch_log_likelihood(
 
             outputs.append(views[j % len(views)].outputs(run, *as_arguments(inputs))[0])
         if not outputs[0].requires_grad:
-            raise ValueError(
+            raise NoGradientError(
                 f"the outputs of this {type(request.model).__name__} cannot be differentiated by its weights, which "
                 "`scale` needs: leave `scale` out."
             )
