@@ -50,7 +50,7 @@ def _callback_class() -> Any:
 class PepCallback(_callback_class()):  # type: ignore[misc]
     """At the end of `trainer.fit`, fit PEP on the trainer's validation data: then `callback.pep` is the ensemble.
 
-    It runs once and not after every validation, because it costs up to six passes of m members and only the last
+    It runs once and not after every validation, because it costs up to seven passes of m members and only the last
     weights are used. For the weights of another checkpoint call `trainer.validate(module, ckpt_path="best")`; the
     ensemble is then one of that checkpoint. The LightningModule and its mode are not changed.
 

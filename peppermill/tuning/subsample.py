@@ -31,12 +31,16 @@ BATCHES, MIN_BATCH_EXAMPLES = 8, 32  # a subsample has several batches, so that 
 
 @dataclass(frozen=True)
 class Subsample:
-    """Some of the examples, the weight of each of their items, [n], and their share of all examples."""
+    """Some of the examples, the weight of each of their items, [n], and their share of all examples.
+
+    `items` says which of all N items are theirs.
+    """
 
     data: Batches
     weights: Tensor
     share: float
     example_weights: Tensor
+    items: Tensor
 
 
 def cut_subsample(request: Request, log_likelihoods: Tensor, fraction: float = SUBSAMPLE_FRACTION) -> Subsample | None:
@@ -67,7 +71,8 @@ def cut_subsample(request: Request, log_likelihoods: Tensor, fraction: float = S
     most = min(largest, max(MIN_BATCH_EXAMPLES, math.ceil(count / BATCHES)))
     weights = 1 / chances.clamp(max=1)
     data = request.data.alike(list(cut(request.data, chosen, most)))
-    return Subsample(data, weights[example[chosen[example]]], count / examples, weights[chosen])
+    items = chosen[example]
+    return Subsample(data, weights[example[items]], count / examples, weights[chosen], items)
 
 
 def _rows_are_examples(inputs: Inputs, count: int) -> bool:
