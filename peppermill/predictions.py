@@ -66,27 +66,25 @@ def predict(
 
 @torch.no_grad()
 def predict_unlabelled(
-    predictor: Any, inputs: Inputs, *, likelihood: str | Likelihood | None = None, batch_size: int = 500
-) -> Tensor:
-    """The predictions for inputs without labels: [N, K] as in `Predictions`, on the CPU."""
+    predictor: Any,
+    inputs: Inputs,
+    *,
+    likelihood: str | Likelihood | None = None,
+    batch_size: int = 500,
+    uncertainty: bool = False,
+) -> Predictions:
+    """The predictions for inputs without labels, which are zeros in the result."""
     predictor = as_network(predictor)
     refuse_training_mode(predictor)
-    lengths: list[int] = []
+    chosen, lengths, labels = likelihood_of(predictor, likelihood), [0], torch.zeros(0)
     map_tensors(lambda tensor: lengths.append(len(tensor)), inputs)
-    chosen, count = likelihood_of(predictor, likelihood), lengths[0] if lengths else 0
-    batches = Batches((inputs, torch.zeros(count)), predictor, batch_size=batch_size)
-    parts, guard = [], InputGuard()
-    with progress("predicting", count) as tick:
-        for batch, unknown in batches:
-            outputs = output_tensor(guard(predictor, *as_arguments(batch)))
-            if not hasattr(predictor, "predict_items"):  # an ensemble was checked when it was fitted
-                shape = outputs.shape if outputs.ndim < 2 else chosen.predict(outputs).shape[:-1]
-                chosen.check(outputs, torch.zeros(shape, dtype=torch.long, device=outputs.device))
-            parts.append(chosen.predict(outputs.cpu().double()).flatten(end_dim=-2))
-            tick(len(unknown))
-    log_probs = torch.cat(parts)
-    _check(log_probs, "data")
-    return log_probs
+    if lengths[-1]:  # the predictions for the first item tell the shape of its labels
+        [(first, _)] = Batches((map_tensors(lambda tensor: tensor[:1], inputs), torch.zeros(1)), predictor)
+        outputs = output_tensor(InputGuard()(predictor, *as_arguments(first)))
+        shape = outputs.shape[1:] if outputs.ndim < 2 else chosen.predict(outputs).shape[1:-1]
+        labels = torch.zeros(lengths[-1], *shape, dtype=torch.double if chosen.name == "gaussian" else torch.long)
+    batches = Batches((inputs, labels), predictor, batch_size=batch_size)
+    return predict(predictor, batches, likelihood=chosen, uncertainty=uncertainty)
 
 
 def likelihood_of(predictor: Any, likelihood: str | Likelihood | None, *others: Any) -> Likelihood:

@@ -121,14 +121,16 @@ def test_without_labels_the_predictions_are_those_with_any(ensemble, likelihood,
     )
     predictor = pm.PepEnsemble(model, replace(pep.recipe, sigma=0.3)) if ensemble else model
     expected = predict(predictor, (inputs, labels), likelihood=likelihood).log_probs
-    found = predict_unlabelled(predictor, inputs, likelihood=likelihood, batch_size=batch_size)
+    found = predict_unlabelled(predictor, inputs, likelihood=likelihood, batch_size=batch_size).log_probs
     torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
 
 
 def test_pixels_without_labels_are_items_in_the_order_of_those_with_labels():
     network = networks.seeded(lambda: nn.Conv2d(1, 3, 1))
     inputs, labels = networks.items(4, (1, 5, 2))[0], torch.zeros(4, 5, 2, dtype=torch.long)
-    torch.testing.assert_close(predict_unlabelled(network, inputs), predict(network, (inputs, labels)).log_probs)
+    torch.testing.assert_close(
+        predict_unlabelled(network, inputs).log_probs, predict(network, (inputs, labels)).log_probs
+    )
 
 
 def test_misuse_without_labels_is_refused(mlp, data):

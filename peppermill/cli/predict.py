@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-import torch
 import typer
 
 from peppermill.cli import options, which_items
@@ -16,9 +15,8 @@ from peppermill.cli.console import say
 from peppermill.data import Batches
 from peppermill.distributed.group import rank
 from peppermill.plumbing.files import refuse_unwritable, write_atomically
-from peppermill.plumbing.nested import call, map_tensors, output_tensor
-from peppermill.predictions import likelihood_of, predict
-from peppermill.types import Inputs, Likelihood
+from peppermill.predictions import likelihood_of, predict, predict_unlabelled
+from peppermill.types import Likelihood
 from peppermill.uncertainty import CLASS_UNCERTAINTIES, VARIANCES
 
 WITHOUT_MEMBERS = ("probabilities", "confidence", "entropy", "variance")
@@ -64,10 +62,11 @@ def command(
     chosen = likelihood_of(predictor, likelihood)
     wanted = _columns(columns, chosen, pep is not None)
     items, labelled, names = which_items.to_predict(data, source)
+    asked: Any = {"likelihood": likelihood, "uncertainty": columns is not None}
     if not labelled and names is None:
-        items = (items, _unknown_labels(predictor, items, chosen))
-    batches = Batches(items, network, batch_size=batch_size)
-    found = predict(predictor, batches, likelihood=likelihood, uncertainty=columns is not None)
+        found = predict_unlabelled(predictor, items, batch_size=batch_size, **asked)
+    else:
+        found = predict(predictor, Batches(items, network, batch_size=batch_size), **asked)
     known = {"mean": found.log_probs[:, 0], "log_variance": found.log_probs[:, 1], "log_probs": found.log_probs}
     known |= {"predicted": found.log_probs.argmax(dim=1), "probabilities": found.log_probs.exp()}
     known |= found.uncertainty.values if found.uncertainty else {}
@@ -88,19 +87,6 @@ def command(
         np.savez(buffer, **arrays)
     write_atomically(out, buffer.getvalue())
     say(f"wrote {out}: {', '.join(arrays)} of {len(next(iter(arrays.values()))):,} items")
-
-
-def _unknown_labels(predictor: Any, inputs: Inputs, likelihood: Likelihood) -> torch.Tensor:
-    """Zeros in the place of labels, in the shape that the predictions for the first item ask for."""
-    lengths: list[int] = []
-    map_tensors(lambda tensor: lengths.append(len(tensor)), inputs)
-    if not lengths or not lengths[0]:
-        return torch.zeros(0)
-    with torch.no_grad():
-        first = (map_tensors(lambda tensor: tensor[:1], inputs), torch.zeros(1))
-        outputs = output_tensor(call(predictor, next(iter(Batches(first, predictor)))[0]))
-    shape = outputs.shape[1:] if outputs.ndim < 2 else likelihood.predict(outputs).shape[1:-1]
-    return torch.zeros(lengths[0], *shape, dtype=torch.double if likelihood.name == "gaussian" else torch.long)
 
 
 def _columns(asked: str | None, likelihood: Likelihood, members: bool) -> list[str]:

@@ -134,7 +134,8 @@ class PepClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         X = validate_data(self, X, allow_nd=True, reset=False)
         inputs = _as_inputs(X, self.pep_)
-        log_probs: np.ndarray = predict_unlabelled(self.pep_, inputs, batch_size=self.batch_size).numpy()
+        found = predict_unlabelled(self.pep_, inputs, batch_size=self.batch_size)
+        log_probs: np.ndarray = found.log_probs.cpu().log_softmax(dim=1).numpy()  # to the last bit of float64
         return log_probs[:, self.outputs_]
 
     def predict(self, X: Any) -> np.ndarray:
