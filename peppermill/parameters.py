@@ -61,6 +61,11 @@ def all_parameters(arrays: list[NamedArray]) -> list[NamedArray]:
     return arrays
 
 
+def lora(candidates: list[Candidate]) -> list[Candidate]:
+    """The adapter matrices A and B of a PEFT model, its base untouched."""
+    return matching(r"\.lora_(embedding_)?[AB]\.")(candidates)
+
+
 def matching(expression: str) -> Rule:
     """Every parameter with a name that the regular expression finds."""
     try:
@@ -77,6 +82,7 @@ RULES: dict[str, Rule] = {
     "conv": conv_kernels,
     "kernels": kernels,
     "last_layer": last_layer,
+    "lora": lora,
     "all": all_parameters,
 }
 

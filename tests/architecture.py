@@ -111,7 +111,7 @@ LONG_FILES = {
 PRIVATE_TORCH = "engines/inference_form.py"  # torch._assert, which a traced graph may call
 
 OPTIONAL = (
-    *("matplotlib", "plotly", "timm", "transformers", "keras", "lightning", "pytorch_lightning", "torchvision"),
+    *("matplotlib", "plotly", "timm", "transformers", "peft", "keras", "lightning", "pytorch_lightning", "torchvision"),
     *("sklearn", "PIL", "datasets", "onnx", "onnxscript", "onnxruntime"),
 )
 

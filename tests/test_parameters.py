@@ -196,7 +196,8 @@ def test_a_network_without_parameters_is_told_so():
 
 def test_a_broken_regular_expression_is_an_error_that_names_the_rules(mlp):
     with pytest.raises(
-        ValueError, match=r"`parameters='\(weight'` is neither one of conv, kernels, last_layer, all nor a regular"
+        ValueError,
+        match=r"`parameters='\(weight'` is neither one of conv, kernels, last_layer, lora, all nor a regular",
     ):
         select(mlp, "(weight")
 

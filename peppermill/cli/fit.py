@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from dataclasses import replace
 from pathlib import Path
@@ -76,6 +77,9 @@ def command(
         f"{count:,} items{drawn} and {passes:.1f} forward passes ({passes / size:.1f} of all {size} members)"
     )
     say(f"validation NLL {-pep.search.baseline.log_likelihood / count:.4f} -> {-found / count:.4f}")
+    if temperature and model.startswith("hf:"):
+        alone = json.dumps({"logit_sigma": float(f"{pep.search.baseline.temperature:.4g}")})
+        say(f"vLLM serves the network without noise; its own temperature is: --pooler-config '{alone}'")
     say(f"wrote {out} ({out.stat().st_size:,} bytes). Next:")
     with_weights = f" --weights {weights}" if weights else ""
     tested = shlex.quote(data) if split else "TEST-DATA"

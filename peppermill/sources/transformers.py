@@ -1,4 +1,4 @@
-"""`hf:REPO_OR_FOLDER`: an image or text classifier of Hugging Face with its image processor or tokenizer."""
+"""`hf:REPO_OR_FOLDER`: an image or text classifier of Hugging Face, or an adapter, with its processor or tokenizer."""
 
 from __future__ import annotations
 
@@ -7,18 +7,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from peppermill.plumbing.files import read_object
 from peppermill.plumbing.optional import importing
 from peppermill.sources.source import Source, one_clear_line, split_query, wants_weights, whole_number
 
 LONGEST_TEXT = 512  # in tokens; attention costs the square of it
+HEADS = ("classifier.weight", "classifier.out_proj.weight", "score.weight")  # last layers, trained with an adapter
 ABSENT = (OSError, ValueError)  # what the library raises if a folder has weights and no processor or tokenizer
 
 
 def source(text: str, pretrained: bool = True) -> Source:
     """The classifier in a folder that `save_pretrained` wrote, or of a repository of the hub.
 
+    A folder with `adapter_config.json` gives the base that it names, with the adapter of PEFT around it.
     `?revision=...` chooses a version, `?length=128` cuts or pads texts to that many tokens, `?pretrained=false` gives
     the architecture alone.
     """
@@ -26,9 +30,20 @@ def source(text: str, pretrained: bool = True) -> Source:
         import transformers
     name, options = split_query(text, "hf", ("pretrained", "revision", "length"))
     where = {"revision": options["revision"]} if "revision" in options else {}
+    adapter, settings = None, Path(name) / "adapter_config.json"
+    if settings.is_file():
+        with importing("adapters need peft", "peft", "peft"):
+            import peft
+        adapter, name = name, str(read_object(settings).get("base_model_name_or_path"))
     with one_clear_line(f"hf:{name}", _cure(Path(name))):
         config = transformers.AutoConfig.from_pretrained(name, **where)
     saved = next(iter(config.architectures or ()), "")  # the class that the weights were saved from
+    if adapter:
+        saved = ""  # a base may be saved without a head, or with another one
+        with one_clear_line(f"hf:{adapter}", "expected a folder that `save_pretrained` of a PEFT model wrote"):
+            heads = [v for k, v in peft.load_peft_weights(adapter, "cpu").items() if k.endswith(HEADS)]
+        if heads:
+            config.num_labels = len(heads[-1])
     if saved and not saved.endswith(("ForImageClassification", "ForSequenceClassification")):
         raise ValueError(
             f"hf:{name} is a {saved}: expected an image classifier (...ForImageClassification) or a text classifier "
@@ -39,9 +54,16 @@ def source(text: str, pretrained: bool = True) -> Source:
     kind = getattr(transformers, f"AutoModelFor{'Image' if is_image else 'Sequence'}Classification")
     with one_clear_line(f"hf:{name}", _cure(Path(name))):
         if wants_weights(options, pretrained):
-            model = kind.from_pretrained(name, config=config, **where)
+            # An adapter brings its own head. The one that it replaces is random, and part of the fingerprint.
+            other_head = {"ignore_mismatched_sizes": True} if adapter else {}
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(0)
+                model = kind.from_pretrained(name, config=config, **where, **other_head)
         else:
             model = kind.from_config(config)
+    if adapter:
+        with one_clear_line(f"hf:{adapter}", "its base is another network than the one that it was trained on"):
+            model = peft.PeftModel.from_pretrained(model, adapter)
     prepare = _images(transformers, name, where) if is_image else _texts(transformers, name, where, options, config)
     return Source(model.eval(), prepare, tuple(config.id2label[k] for k in sorted(config.id2label)))
 

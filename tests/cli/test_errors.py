@@ -193,7 +193,7 @@ def test_weights_that_are_not_in_a_file_of_weights(folder, refused, name, match)
         (("--batch-size", 0), "`batch_size=0` must be at least 1 item"),
         (("--parameters", "conv"), "`parameters='conv'` selects nothing in this Sequential"),
         (("--parameters", "block9"), 'These would select something: "kernels" (2 arrays)'),
-        (("--parameters", "("), "is neither one of conv, kernels, last_layer, all nor a regular expression"),
+        (("--parameters", "("), "is neither one of conv, kernels, last_layer, lora, all nor a regular expression"),
         (("--noise", "pink"), "`noise='pink'` is unknown: choose one of gaussian, uniform"),
         (
             ("--likelihood", "poisson"),
