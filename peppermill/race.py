@@ -105,7 +105,10 @@ class _Course:
     def enter(
         self, pep: PepEnsemble, half_scales: tuple[Scales, ...] = (), calibrators: tuple[str, ...] | None = None
     ) -> None:
-        """These members with every calibrator that suits them, or with these."""
+        """These members with these calibrators, or with every one that suits them and did not lose clearly before.
+
+        With one pass, that is: by more than two standard errors. Temperature scaling costs nothing and always runs.
+        """
         if half_scales:  # an item is judged by noise that the other half of the examples found
             first, found = (self._pass(_changed(pep, scales=scales)) for scales in half_scales)
             judged = torch.where(
@@ -119,6 +122,10 @@ class _Course:
         if calibrators is None:
             rows = CALIBRATORS.values()
             suitable = [row.name for row in rows if likelihood.name in row.likelihoods and classes <= row.most_classes]
+            alone, rival = [e for e in self.entries if e.pep.passes == 1], self.best(1) if self.entries else None
+            gaps = {e.calibrator: self.difference(e, rival) for e in alone if rival}
+            lost = [name for name, (mean, error) in gaps.items() if mean > 2 * error]
+            suitable = [name for name in suitable if name == "temperature" or name not in lost]
             calibrators = (*((NOTHING,) if pep.passes == 1 or not suitable else ()), *suitable)
         own = (pep.sigma > 0) + len(pep.recipe.noise.scales)
         for name in calibrators:
