@@ -164,10 +164,7 @@ class _Course:
 
     def difference(self, entry: _Entry, other: _Entry) -> tuple[float, float]:
         """The mean difference of the NLL, and its standard error over examples."""
-        gains = other.log_likelihoods - entry.log_likelihoods
-        mean, count = float(gains.mean()), int(self.examples.max()) + 1
-        sums = gains.new_zeros(count).index_add_(0, self.examples, gains - mean)
-        return mean, float(sums.square().sum().sqrt()) / len(gains)
+        return _mean_and_error(other.log_likelihoods - entry.log_likelihoods, self.examples)
 
     def pays(self, entry: _Entry, rival: _Entry) -> bool:
         """Whether an entry beats a cheaper one by more than a standard error."""
@@ -227,6 +224,23 @@ class _Course:
             scales, passes = fit_scales(request, starting_sigma(shared.search), temperature)
         self.spent += passes / 2
         return scales
+
+
+def unless_passes_pay(pep: PepEnsemble, rival: PepEnsemble, data: Data | Batches) -> PepEnsemble:
+    """The rule of the race for two: the rival, unless the ensemble beats it by more than a standard error."""
+    if pep.passes == 1:
+        return pep
+    one, other = pep.predict_items(data), rival.predict_items(data)
+    examples = torch.arange(len(one.labels)) if one.examples is None else one.examples.cpu()
+    mean, error = _mean_and_error((one.log_likelihoods - other.log_likelihoods).cpu(), examples)
+    return pep if mean > error else rival
+
+
+def _mean_and_error(differences: Tensor, examples: Tensor) -> tuple[float, float]:
+    """The mean over items and its standard error over examples."""
+    mean, count = float(differences.mean()), int(examples.max()) + 1
+    sums = differences.new_zeros(count).index_add_(0, examples, differences - mean)
+    return mean, float(sums.square().sum().sqrt()) / len(differences)
 
 
 def _name(pep: PepEnsemble, calibrator: str = NOTHING) -> str:

@@ -29,6 +29,7 @@ from peppermill.plumbing.loaders import rebuild_loader
 from peppermill.plumbing.nested import map_tensors
 from peppermill.plumbing.optional import importing
 from peppermill.predictions import Predictions, predict
+from peppermill.race import unless_passes_pay
 from peppermill.tuning.golden import Golden
 from peppermill.types import PepWarning
 
@@ -59,7 +60,8 @@ class PepCallback(_callback_class()):  # type: ignore[misc]
     - `path`: where the ensemble is saved; by default pep.json beside the checkpoints.
     - `dataloader`: the number of one of several validation loaders; by default all of them, one after another.
     - `batch`: a function that makes (inputs, labels) from a batch of another form.
-    - `temperature` and all others: as in `pm.fit`.
+    - `temperature` and all others: as in `pm.fit`. With a temperature, as in `pm.calibrate`, one pass without noise
+      wins unless the members are better by more than a standard error.
 
     `callback.metrics`, also sent to the loggers, holds sigma, temperature, and the NLL and ECE on the validation data
     before and after.
@@ -121,7 +123,9 @@ class PepCallback(_callback_class()):  # type: ignore[misc]
         network = self._part(pl_module)
         with _evaluating(pl_module):
             data = self._data(trainer, network)
-            recipe = trainer.strategy.broadcast(fit(network, data, **self.options).recipe)  # the same in every process
+            pep = fit(network, data, **self.options)
+            pep = unless_passes_pay(pep, pep.one_pass, data) if pep.one_pass else pep
+            recipe = trainer.strategy.broadcast(pep.recipe)  # the same in every process
             self.pep = PepEnsemble(network, recipe)
             before, after = predict(network, data, likelihood=recipe.likelihood), self.pep.predict_items(data)
         self.metrics = {"pep/sigma": recipe.sigma, "pep/temperature": self.pep.temperature}

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from peppermill.calibrators.temperature import at_limit
+from peppermill.data import Batches
 from peppermill.fitting import fit
 from peppermill.noise import Noise
 from peppermill.parameters import Selection
@@ -21,6 +22,7 @@ from peppermill.plumbing.devices import device_of, dtype_of
 from peppermill.plumbing.modes import refuse_training_mode
 from peppermill.plumbing.nested import output_tensor
 from peppermill.predictions import predict_unlabelled
+from peppermill.race import unless_passes_pay
 from peppermill.tuning import search_named
 from peppermill.types import PepWarning
 
@@ -47,7 +49,8 @@ class PepClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
       their number must be that of the network's outputs.
     - `parameters`, `size`, `noise`, `antithetic`, `seed`, `lower`, `upper`, `iterations`, `search`, `temperature`,
       `batch_size`: as in `pm.fit`. `temperature` is on by default, and T is kept if a likelihood-ratio test at 5 % says
-      that it helps: scikit-learn's data sets are small, and a T from thirty items does harm.
+      that it helps: scikit-learn's data sets are small, and a T from thirty items does harm. Then, as in
+      `pm.calibrate`, one pass without noise wins unless the members are better by more than a standard error.
 
     After `fit`: `pep_` is the `PepEnsemble` (`pep_.sigma`, `pep_.temperature`, `pep_.save`), `classes_` the labels,
     sorted, in the order of the columns of `predict_proba`.
@@ -104,9 +107,10 @@ class PepClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             )
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "the best temperature is", PepWarning)  # such a T is dropped below
+            data = inputs, torch.from_numpy(labels)
             pep = fit(
                 self.model,
-                (inputs, torch.from_numpy(labels)),
+                data,
                 parameters=self.parameters,
                 size=self.size,
                 noise=Noise(self.noise, self.antithetic, self.seed),
@@ -119,7 +123,10 @@ class PepClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         # is dropped if it ends at a limit, or gains no more log-likelihood than chance would give it.
         alone = pep.without_temperature()
         gain = pep.search.best.tempered_log_likelihood - alone.search.best.log_likelihood
-        self.pep_ = pep if gain > MIN_GAIN_OF_TEMPERATURE and not at_limit(pep.temperature) else alone
+        kept = pep if gain > MIN_GAIN_OF_TEMPERATURE and not at_limit(pep.temperature) else alone
+        rival = (pep.one_pass if kept is pep else None) or kept.with_sigma(0.0)
+        batches = Batches(data, self.model, batch_size=self.batch_size)
+        self.pep_ = unless_passes_pay(kept, rival, batches) if self.temperature else kept
         self.outputs_ = np.argsort(names)  # the network's output for each of `classes_`
         self.classes_ = names[self.outputs_]
         return self

@@ -23,7 +23,7 @@ def run_on_few(out, *options):
     cut = tuple((images[:300], labels[:300]) for images, labels in peppermill.demo.data())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(peppermill.demo, "data", lambda: cut)
-        found = CliRunner().invoke(app, ["demo", "--passes", "4", "--out", str(out), *options])
+        found = CliRunner().invoke(app, ["demo", "--passes", "2", "--out", str(out), *options])
     assert found.exit_code == 0, found.stderr
     return found.stdout
 
@@ -54,7 +54,7 @@ def test_the_table_ends_with_the_choice_of_the_race_which_is_saved(written, out)
     pep = pm.load(out / "pep.json", peppermill.demo.network())
     assert {"network", "PEP", "PEP with temperature"} < set(methods)
     assert list(methods)[-1] == pep.method
-    assert methods[pep.method]["forward_passes"] == pep.passes <= 4
+    assert methods[pep.method]["forward_passes"] == pep.passes <= 2
     for candidate in pep.race.candidates:
         assert f"{candidate.name} " in written
     assert f"chosen: {pep.race.choice.name}." in written
@@ -63,12 +63,9 @@ def test_the_table_ends_with_the_choice_of_the_race_which_is_saved(written, out)
     assert [c["name"] for c in race["candidates"]] == [c.name for c in pep.race.candidates]
 
 
-def test_a_reader_sees_what_more_passes_would_give(written, out):
-    """One pass was chosen: the best candidate with four is tested, too, and the last line compares them."""
-    race = pm.load(out / "pep.json", peppermill.demo.network()).race
-    assert race.choice.passes == 1
-    assert any(method["forward_passes"] == 4 and "scaling" in method["name"] for method in methods_of(out))
-    assert re.search(r"(No extra pass pays|More passes pay here): .*, at 4 forward passes, reaches NLL", written)
+def test_the_last_line_says_what_more_passes_would_give(written, out):
+    assert methods_of(out)[-1]["forward_passes"] == 1
+    assert re.search(r"(No extra pass pays|More passes pay here): .*, at 2 forward passes, reaches NLL", written)
 
 
 @pytest.mark.slow

@@ -239,6 +239,25 @@ def test_a_temperature_that_few_items_do_not_determine_is_left_out(mlp):
     assert found.pep_.temperature == 1
 
 
+def test_at_equal_likelihood_one_pass_wins():
+    """The labels are drawn from the network's own probabilities at T = 3, so that noise has nothing to add."""
+    mlp = networks.seeded(lambda: nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3)))
+    inputs = torch.randn(400, 6, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        mlp[-1].weight.mul_(20)
+        probabilities = (mlp(inputs) / 3).softmax(dim=1)
+    labels = torch.multinomial(probabilities, 1, generator=torch.Generator().manual_seed(4))[:, 0]
+    both = pm.fit(mlp, (inputs, labels), size=4, temperature=True)
+    gains = (
+        pm.predict(both, (inputs, labels)).log_likelihoods - pm.predict(both.one_pass, (inputs, labels)).log_likelihoods
+    )
+    assert both.sigma > 0
+    assert gains.mean() < gains.std() / 20  # the standard error of 400 items
+    found = pm.PepClassifier(mlp, size=4, classes=range(3)).fit(inputs.numpy(), labels.numpy()).pep_
+    assert (found.passes, found.method) == (1, "temperature scaling")
+    assert found.temperature == pytest.approx(pm.fit_temperature(mlp, (inputs, labels)).temperature, rel=1e-4)
+
+
 @pytest.mark.parametrize("gain", [1.5, 2.5])
 def test_a_temperature_is_kept_by_the_likelihood_ratio_test(gain):
     """A network whose best T is 2, and as many items as make it gain `gain` (the 5 % point of the test is 1.92)."""
