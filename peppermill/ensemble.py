@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -254,11 +255,14 @@ class PepEnsemble(nn.Module):
             raise ValueError(f"the network is not the one that was fitted ({changed}): fit again before saving.")
         write_recipe(self.recipe, path, selection.names(self.model))
 
-    def export(self, path: str | Path, example: Inputs) -> None:
-        """Eq. 9 as one file, .pt2 or .onnx, that gives the averaged probabilities of batches like `example`."""
+    def export(self, path: str | Path, example: Inputs, outputs: Sequence[str] | None = None) -> None:
+        """Eq. 9 as one file, .pt2 or .onnx, that gives the averaged probabilities of batches like `example`.
+
+        `outputs=("probabilities", "mutual_information")` names other outputs: those of `Uncertainty` too.
+        """
         from peppermill.export.verify import export_ensemble
 
-        export_ensemble(self, path, example)
+        export_ensemble(self, path, example, outputs)
 
     def extra_repr(self) -> str:
         return f"sigma={self.sigma:.4g}, size={self.size}, temperature={self.temperature:.4g}, seed={self.seed}"

@@ -61,9 +61,9 @@ def all_parameters(arrays: list[NamedArray]) -> list[NamedArray]:
     return arrays
 
 
-def lora(candidates: list[Candidate]) -> list[Candidate]:
+def lora(arrays: list[NamedArray]) -> list[NamedArray]:
     """The adapter matrices A and B of a PEFT model, its base untouched."""
-    return matching(r"\.lora_(embedding_)?[AB]\.")(candidates)
+    return matching(r"\.lora_(embedding_)?[AB]\.")(arrays)
 
 
 def matching(expression: str) -> Rule:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -18,6 +18,7 @@ from peppermill.likelihood import mean_prediction
 from peppermill.plumbing.devices import device_of, dtype_of
 from peppermill.plumbing.nested import as_arguments, map_tensors, output_tensor
 from peppermill.types import Inputs, Likelihood
+from peppermill.uncertainty import Spread, named
 from peppermill.views import IDENTITY
 
 
@@ -75,8 +76,9 @@ class EnsembleGraph(nn.Module):
     of the network supplies the code. It is not a submodule: the traced graph holds no weight that no member uses.
     """
 
-    def __init__(self, ensemble: PepEnsemble, network: nn.Module, example: Example) -> None:
+    def __init__(self, ensemble: PepEnsemble, network: nn.Module, example: Example, names: Sequence[str]) -> None:
         super().__init__()
+        self.names = names  # of the outputs
         self.likelihood, self.calibrator = ensemble.likelihood, ensemble.calibrator
         self.code = (shell_of(network),)  # nn.Module does not look for submodules in a tuple
         self.views = ensemble.recipe.views or (IDENTITY,)
@@ -106,8 +108,14 @@ class EnsembleGraph(nn.Module):
             view = self.views[j % len(self.views)]
             outputs = view.outputs(lambda *seen, call=call: output_tensor(call(*seen)).unsqueeze(0), args, kwargs)
             predictions.append(self.likelihood.predict(outputs.squeeze(0)))
-        averaged = self.calibrator(mean_prediction(self.likelihood, torch.stack(predictions)))
-        return named_outputs(self.likelihood, self.likelihood.outputs(averaged))
+        averaged = mean_prediction(self.likelihood, torch.stack(predictions))
+        found = named_outputs(self.likelihood, self.likelihood.outputs(self.calibrator(averaged)))
+        if not found.keys() >= set(self.names):
+            spread = Spread(self.likelihood)
+            for prediction in predictions:
+                spread.add(prediction)
+            found |= named(spread.values(averaged, self.calibrator), self.likelihood).values
+        return {name: found[name] for name in self.names}
 
     def _hold(self, owner: str, params: Mapping[str, Tensor]) -> dict[str, str]:
         """Register the tensors as buffers, and return the name of the attribute for each name of a parameter."""

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from peppermill.export.ensemble_graph import EnsembleGraph, Example, dynamic_shapes, named_outputs, traced
+from peppermill.export.ensemble_graph import EnsembleGraph, Example, dynamic_shapes, traced
 from peppermill.plumbing.nested import map_tensors
 
 MAX_WEIGHT_BYTES = 2**31 - 2**24  # a protocol buffer holds at most 2 GiB, and some of that is the graph
@@ -34,7 +34,7 @@ def content(graph: EnsembleGraph, example: Example, about: Mapping[str, Any]) ->
             example.arguments,
             kwargs=dict(example.keywords),
             dynamic_shapes=dynamic_shapes(example),
-            output_names=list(named_outputs(graph.likelihood, torch.zeros(1, 2))),
+            output_names=list(graph.names),
             dynamo=True,
             verbose=False,
         )

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
 import torch
+from torch import Tensor
 
 from peppermill.ensemble import PepEnsemble
 from peppermill.export import onnx, pt2
-from peppermill.export.ensemble_graph import EnsembleGraph, example_of, named_outputs
+from peppermill.export.ensemble_graph import EnsembleGraph, Example, example_of, named_outputs
 from peppermill.plumbing.files import refuse_unwritable, write_atomically
 from peppermill.plumbing.modes import as_network
 from peppermill.types import Inputs
@@ -24,23 +26,29 @@ TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-4, torch.float16: 2e-2, tor
 
 
 @torch.no_grad()
-def export_ensemble(ensemble: PepEnsemble, path: str | Path, example: Inputs) -> None:
+def export_ensemble(
+    ensemble: PepEnsemble, path: str | Path, example: Inputs, outputs: Sequence[str] | None = None
+) -> None:
     """Write the ensemble of eq. 9 to one file, in the format of its suffix.
 
+    `outputs` names what the file gives: probabilities and their logarithms by default, or any uncertainty of an item.
     The file is written only if it answers the example, and the example with every item twice, as the ensemble does.
     """
     file_format = format_of(path)
     network, name = as_network(ensemble.model), type(ensemble.model).__name__
     given = example_of(network, example)
-    expected = [named_outputs(ensemble.likelihood, ensemble(*given.arguments, **given.keywords))]
+    expected = [_answers(ensemble, given, outputs)]
+    names = tuple(outputs or expected[0])
+    if unknown := [name for name in names if name not in expected[0]]:
+        raise ValueError(f"`outputs={names}`: {unknown[0]!r} is unknown, choose from {', '.join(expected[0])}.")
     doubled = given.doubled()
     try:
-        expected.append(named_outputs(ensemble.likelihood, ensemble(*doubled.arguments, **doubled.keywords)))
+        expected.append(_answers(ensemble, doubled, outputs))
     except RuntimeError as error:
         counts = f"{given.items} items but not {doubled.items}"
         raise ValueError(f"this {name} cannot be exported: it takes {counts} ({_reason(error)}).") from error
 
-    graph = EnsembleGraph(ensemble, network, given)
+    graph = EnsembleGraph(ensemble, network, given, names)
     about = {
         "sigma": ensemble.sigma,
         "size": ensemble.size,
@@ -61,7 +69,7 @@ def export_ensemble(ensemble: PepEnsemble, path: str | Path, example: Inputs) ->
 
     tolerance = max((TOLERANCES.get(value.dtype, 0.0) for value in graph.buffers()), default=0.0) or 1e-4
     for answers, right in zip(found, expected, strict=True):
-        for output, value in right.items():
+        for output, value in ((name, right[name]) for name in names):
             answer = answers[output].to(value)
             if answer.shape != value.shape:
                 difference = f"in their shape, {list(answer.shape)} instead of {list(value.shape)}"
@@ -74,6 +82,15 @@ def export_ensemble(ensemble: PepEnsemble, path: str | Path, example: Inputs) ->
                 "cannot hold random numbers, state that changes, or a branch on values."
             )
     write_atomically(path, content)
+
+
+def _answers(ensemble: PepEnsemble, example: Example, outputs: Sequence[str] | None) -> dict[str, Tensor]:
+    """What the ensemble itself gives for the example, by the names of the file's outputs."""
+    if outputs is None:
+        return named_outputs(ensemble.likelihood, ensemble(*example.arguments, **example.keywords))
+    found = ensemble.uncertainty(*example.arguments, **example.keywords)
+    assert found.outputs is not None
+    return {**named_outputs(ensemble.likelihood, found.outputs), **found.values}
 
 
 def format_of(path: str | Path) -> ModuleType:

@@ -258,3 +258,16 @@ def test_the_files_say_nothing_of_the_machine(ensemble, mlp, data, tmp_path):
         assert b"site-packages" not in content
     metadata = onnxruntime.InferenceSession(tmp_path / "model.onnx").get_modelmeta().custom_metadata_map
     assert metadata["peppermill.sigma"] == "0.2"
+
+
+@pytest.mark.parametrize("suffix", [".pt2", ".onnx"])
+def test_a_file_says_how_sure_the_members_are(ensemble, cnn, images, tmp_path, suffix):
+    pep, path = ensemble(cnn, temperature=2.0), tmp_path / f"model{suffix}"
+    names = ("probabilities", "confidence", "mutual_information", "disagreement")
+    pep.export(path, images[0][:3], outputs=names)
+    found, expected = answers(path, images[0]), pep.uncertainty(images[0])
+    assert set(found) == set(names)
+    for name in names[1:]:
+        torch.testing.assert_close(torch.as_tensor(found[name]), getattr(expected, name).float(), rtol=1e-4, atol=1e-5)
+    with pytest.raises(ValueError, match=r"'unrest' is unknown, choose from probabilities, log_probabilities, conf"):
+        pep.export(path, images[0][:3], outputs=("unrest",))
