@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-fast lint bench stress docs readme clean
+.PHONY: demo test test-fast test-floors lint bench stress docs readme clean
 
 demo: .venv/.demo
 	$(BIN)/peppermill demo
@@ -13,6 +13,13 @@ test: .venv/.dev lint
 # Without torchrun, browser, export and other libraries: under four minutes on two cores.
 test-fast: .venv/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not slow"
+
+# With the oldest version of everything that pyproject.toml allows; old libraries may warn.
+test-floors:
+	$(PYTHON) -m venv .venv-floors
+	$(PYTHON) scripts/floors.py > .venv-floors/floors.txt
+	.venv-floors/bin/pip install -q -r .venv-floors/floors.txt -e .
+	OMP_NUM_THREADS=1 .venv-floors/bin/python -m pytest -n 2 -W default tests/cli tests/sources tests/export tests/integrations
 
 lint: .venv/.dev
 	$(BIN)/ruff format --check .
@@ -52,4 +59,4 @@ readme: .venv/.demo
 	touch $@
 
 clean:
-	rm -rf .venv peppermill-demo dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .venv-floors peppermill-demo dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 from importlib.util import find_spec
+from pathlib import Path
 
 import networks
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
-if find_spec("torchvision") and not hasattr(torch.ops.torchvision, "nms"):
-    # curvlinops brings torchvision, whose compiled operators are absent beside a CPU build of torch: it then fails to
-    # import, and torchmetrics with it, unless the two names exist.
+try:
+    torch.ops.load_library(next(Path(find_spec("torchvision").origin).parent.glob("_C*")))
+except (OSError, AttributeError):
+    # curvlinops brings torchvision, whose compiled operators do not load beside another build of torch: it then fails
+    # to import, and torchmetrics with it, unless the two names exist.
     for operator in ("nms", "qnms"):
         torch.library.define(f"torchvision::{operator}", "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 
