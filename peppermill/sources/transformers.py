@@ -16,7 +16,7 @@ from peppermill.sources.source import Source, one_clear_line, split_query, wants
 
 LONGEST_TEXT = 512  # in tokens; attention costs the square of it
 HEADS = ("classifier.weight", "classifier.out_proj.weight", "score.weight")  # last layers, trained with an adapter
-ABSENT = (OSError, ValueError)  # what the library raises if a folder has weights and no processor or tokenizer
+ABSENT = (OSError, ValueError, TypeError)  # of the library, if a folder has weights and no processor or tokenizer
 
 
 def source(text: str, pretrained: bool = True) -> Source:
