@@ -33,6 +33,7 @@ from peppermill.views import ViewsLike, views_named
 
 NOTHING = "none"  # no calibrator
 FOLDS = 5  # of the cross-fitting
+HALF_STEPS = 50  # of the search for noise by layer on each half of the examples; the mean of both is used
 
 
 def calibrate(
@@ -221,7 +222,7 @@ class _Course:
         temperature = None if shared.likelihood.name == "gaussian" else shared.search.best.temperature
         with progress("noise by layer") as tick:
             request = replace(shared.request(_half(self.data, half), tick), views=())
-            scales, passes = fit_scales(request, starting_sigma(shared.search), temperature)
+            scales, passes = fit_scales(request, starting_sigma(shared.search), temperature, steps=HALF_STEPS)
         self.spent += passes / 2
         return scales
 
