@@ -366,13 +366,13 @@ def test_the_demo_checks_its_folder_first(refused):
     [
         (("fit",), "missing argument 'MODEL': see `"),
         (("fit", MODEL), "missing argument 'DATA'"),
-        (("fit", MODEL, DATA, "--sise", "3"), "no such option: --sise"),
+        (("fit", MODEL, DATA, "--sise", "3"), "no such option"),
         (("fit", MODEL, DATA, "--size", "x"), "invalid value for '--size'"),
         (("fit", MODEL, DATA, "--size"), "option '--size' requires an argument"),
-        (("predict", MODEL, DATA, "more"), "got unexpected extra argument(s) (more)"),
+        (("predict", MODEL, DATA, "more"), "got unexpected extra argument"),
         (("fyt",), "no such command 'fyt'"),
         (("fti",), "no such command 'fti'. Did you mean 'fit'?"),
-        (("--nope",), "no such option: --nope"),
+        (("--nope",), "no such option"),
     ],
 )
 def test_what_cannot_be_parsed_gets_one_line_that_points_to_the_help(peppermill, refused, arguments, match):
