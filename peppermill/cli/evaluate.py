@@ -12,6 +12,7 @@ from peppermill.cli import options, which_items
 from peppermill.cli.console import say, show_methods
 from peppermill.data import Batches
 from peppermill.distributed.group import rank
+from peppermill.evaluation.abstention import load_abstention
 from peppermill.plumbing.files import refuse_unwritable
 from peppermill.report.record import record_run, sweep_around
 from peppermill.report.run import plain, write_run
@@ -42,6 +43,7 @@ def command(
         bool, typer.Option("--images/--no-images", help="Keep pictures of items helped and hurt.")
     ] = True,
     all_items: Annotated[bool, typer.Option("--all-items", help="Test also on the items that were tuned on.")] = False,
+    rule: Annotated[Path | None, typer.Option(help="Mark what a rule of `peppermill abstain` keeps.")] = None,
     bins: options.Bins = 20,
     likelihood: options.LikelihoodOrOwn = None,
     seed: options.BootstrapSeed = 0,
@@ -78,6 +80,7 @@ def command(
         bins=bins,
         seed=seed,
         images=images,
+        rule=load_abstention(rule, ensemble or network, likelihood=likelihood) if rule else None,
     )
     if rank():
         return

@@ -26,6 +26,10 @@ def payload(content: Mapping[str, Any]) -> dict[str, Any]:
             "curvature": _curvature(content.get("curvature")),
             "overfitting": overfitting and {"points": [{k: p[k] for k in points} for p in overfitting["points"]]},
             "sizes": _sizes(content),
+            "risk": {
+                "methods": [{"name": m["name"], "risks": m["risks"]} for m in content["methods"] if m.get("risks")],
+                "rule": content.get("abstention"),
+            },
         }
     )
     return found

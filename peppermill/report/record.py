@@ -11,6 +11,7 @@ from torch import nn
 from peppermill import metrics
 from peppermill.data import Batches
 from peppermill.ensemble import UNCALIBRATED, PepEnsemble
+from peppermill.evaluation.abstention import Abstention
 from peppermill.evaluation.comparison import compare, compare_all
 from peppermill.evaluation.item_effects import effects_of, with_images
 from peppermill.evaluation.member_count import size_curve_of
@@ -42,6 +43,7 @@ def record_run(
     bins: int = metrics.BINS,
     seed: int = 0,
     images: bool = True,
+    rule: Abstention | None = None,
 ) -> Run:
     """The run of predictors by name on the same test data, the network itself first.
 
@@ -98,6 +100,7 @@ def record_run(
         class_names=tuple(class_names),
         effects=effects,
         sizes=sizes,
+        abstention=rule and _kept(rule, predictors, predictions),
         race=races[-1] if races else None,
     )
     content = plain(run)
@@ -130,6 +133,17 @@ def forward_passes(predictor: Any) -> int:
     if hasattr(predictor, "predictor"):
         return forward_passes(predictor.predictor)
     return int(getattr(predictor, "passes", getattr(predictor, "size", 1)))
+
+
+def _kept(rule: Abstention, predictors: Mapping[str, Any], predictions: Mapping[str, Predictions]) -> dict[str, Any]:
+    """What a rule promises, and what it keeps of the test items with how many errors."""
+    name = next((name for name, predictor in predictors.items() if predictor is rule.predictor), None)
+    if name is None:
+        raise ValueError("`rule` belongs to none of `predictors`: pass the predictor that `pm.abstain` was given.")
+    confidence, correct = metrics.top_label(predictions[name].log_probs, predictions[name].labels)
+    kept = confidence > rule.threshold
+    error = 1 - float(correct[kept].double().mean()) if bool(kept.any()) else None
+    return {"method": name, "risk": rule.risk, "coverage": float(kept.double().mean()), "error": error}
 
 
 def _recipe(pep: PepEnsemble) -> dict[str, Any]:

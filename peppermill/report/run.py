@@ -16,12 +16,13 @@ from peppermill.evaluation.item_effects import Effects
 from peppermill.evaluation.member_count import SizeCurve
 from peppermill.evaluation.scores import Scores
 from peppermill.evaluation.sweep import Sweep, SweepPoint
-from peppermill.metrics import Reliability, reliability
+from peppermill.metrics import Reliability, reliability, risk_coverage_curve
 from peppermill.plumbing.files import read_json, write_atomically
 from peppermill.predictions import Predictions
 
 KIND = "peppermill run"
 VERSION = 1
+COVERAGES = 50  # points of a curve of risk against coverage
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,7 @@ class Method:
     comparison: Comparison | None = None
     fitted: Mapping[str, float] = field(default_factory=dict)
     forward_passes: int = 1
+    risks: tuple[float, ...] | None = None  # the error rate at coverages of 2 %, 4 %, ..., 100 %
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,7 @@ class Run:
     sizes: SizeCurve | None = None
     race: Mapping[str, Any] | None = None
     rival: Mapping[str, Any] | None = None
+    abstention: Mapping[str, Any] | None = None  # a rule of `abstain`, and what became of it on the test items
 
 
 def method_of(
@@ -65,7 +68,9 @@ def method_of(
     if predictions.likelihood.name == "gaussian":
         return Method(name, scores, None, comparison, **more)
     table = reliability(predictions.log_probs, predictions.labels, scores.bins)
-    return Method(name, scores, table, comparison, **more)
+    risk = risk_coverage_curve(predictions.log_probs, predictions.labels)[1].tolist()
+    risks = tuple(risk[math.ceil(len(risk) * step / COVERAGES) - 1] for step in range(1, COVERAGES + 1))
+    return Method(name, scores, table, comparison, **more, risks=risks)
 
 
 def write_run(run: Run, path: str | Path) -> None:

@@ -29,6 +29,8 @@ def view(content: Mapping[str, Any]) -> dict[str, Any]:
         "curvature": _panel(content, "curvature", ("laplacian", "fisher_trace", "effect_rate")),
         "overfitting": _panel(content, "overfitting", ("spearman", "spearman_lower", "spearman_upper")),
         "sizes": _sizes(content.get("sizes")),
+        "risk": any(method.get("risks") for method in content["methods"]),
+        "rule": _rule(content.get("abstention")),
         "provenance": _groups(content),
     }
 
@@ -190,6 +192,16 @@ def _sizes(panel: Mapping[str, Any] | None) -> dict[str, Any] | None:
         "level": f"{100 * panel['level']:g}",
         "enough": ", ".join(parts) or f"any fewer lose more than {LOSSES[0]:g}",
     }
+
+
+def _rule(rule: Mapping[str, Any] | None) -> str:
+    """The promise of a rule, and how it was kept on the test items."""
+    if not rule or rule["error"] is None:
+        return ""
+    kept, error = (f"{100 * rule[name]:.3g} %" for name in ("coverage", "error"))
+    return (
+        f"The rule for {rule['method']} promises at most {100 * rule['risk']:g} %; it keeps {kept}, with {error} wrong."
+    )
 
 
 def _amount(value: float | None) -> str:

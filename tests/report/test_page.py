@@ -140,7 +140,7 @@ def figures(found):
 
 def test_a_run_without_a_sweep_has_no_slider(run, tmp_path):
     found = page(replace(run, sweep=None), tmp_path)
-    assert figures(found) == {"race", "method", "members", "classes", "curvature", "overfitting", "sizes"}
+    assert figures(found) == {"race", "method", "members", "classes", "curvature", "overfitting", "sizes", "risk"}
     assert not [attrs for tag, attrs in found.elements if tag == "input"]
 
 

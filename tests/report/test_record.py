@@ -3,6 +3,7 @@
 import re
 from dataclasses import asdict
 
+import networks
 import pytest
 import torch
 from torch import nn
@@ -124,3 +125,19 @@ def test_names_must_fit_the_classes(trained):
 def test_nothing_to_record_is_an_error(trained):
     with pytest.raises(ValueError, match="`predictors` is empty: give at least the network"):
         pm.record_run({}, trained[1], title="")
+
+
+def test_risk_against_coverage_is_kept_with_what_a_rule_does():
+    """By hand: the errors of the most confident items, and of those above the threshold."""
+    model, validation, test = networks.overfitted()
+    rule = pm.abstain(model, validation, risk=0.45)
+    run = pm.record_run({"network": model}, test, title="a run", rule=rule)
+    labels, kept = rule(test[0])
+    wrong = (labels != test[1]).double()
+    assert run.abstention["coverage"] == pytest.approx(float(kept.double().mean()))
+    assert run.abstention["error"] == pytest.approx(float(wrong[kept].mean()))
+    assert run.methods[0].risks[-1] == pytest.approx(float(wrong.mean()))
+    _, risk = pm.metrics.risk_coverage_curve(model(test[0]).detach().log_softmax(dim=1), test[1])
+    assert run.methods[0].risks[24] == pytest.approx(float(risk[149]))
+    with pytest.raises(ValueError, match="`rule` belongs to none of `predictors`"):
+        pm.record_run({"network": networks.overfitted(1)[0]}, test, title="a run", rule=rule)

@@ -182,6 +182,23 @@ const Figures = (() => {
     };
   }
 
+  function risk(data, c) {
+    const rule = data.rule && data.rule.error !== null ? [data.rule] : [];
+    return {
+      data: [
+        ...data.methods.map((method, k) => ({
+          type: "scatter", mode: "lines", name: text(method.name), x: method.risks.map((_, i) => (i + 1) / method.risks.length), y: method.risks,
+          line: { color: c.series[k % c.series.length], width: 2 }, hovertemplate: "%{x:.0%} kept<br>%{y:.2%} wrong<extra>%{fullData.name}</extra>",
+        })),
+        ...rule.map((point) => ({
+          type: "scatter", mode: "markers", name: "the rule", x: [point.coverage], y: [point.error], cliponaxis: false,
+          marker: { size: 14, color: c.card, line: { color: c.ensemble, width: 4 } }, hovertemplate: "%{x:.0%} kept<br>%{y:.2%} wrong<extra>the rule</extra>",
+        })),
+      ],
+      layout: layout(c, { margin: { l: 60, r: 16, t: 10, b: 44 }, showlegend: true, legend: { x: 0.02, y: 0.98 }, xaxis: axis(c, { title: { text: "coverage" }, tickformat: PERCENT, range: [0, 1.01] }), yaxis: axis(c, { title: { text: "error rate of what is kept" }, tickformat: ".1%", rangemode: "tozero", automargin: true }) }),
+    };
+  }
+
   function race(data, c) {
     const low = Math.min(...data.nll), span = Math.max(data.worst - low, 1e-4), high = data.worst + 0.12 * span;
     const hover = data.name.map((name, k) => `${text(name)}<br>NLL ${data.nll[k].toFixed(4)}<br>${text(data.verdict[k])}`);
@@ -211,5 +228,5 @@ const Figures = (() => {
     };
   }
 
-  return { colors, race, sigma, reliability, members, classes, change, gains, curvature, overfitting, sizes };
+  return { colors, race, sigma, reliability, members, classes, change, gains, curvature, overfitting, sizes, risk };
 })();
