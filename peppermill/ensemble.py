@@ -11,15 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from peppermill import parameters as selection
-from peppermill.calibrators import Calibrator
-from peppermill.calibrators.temperature import Temperature
+from peppermill.calibrators import UNCALIBRATED, Calibrator, Temperature
 from peppermill.data import Batches
 from peppermill.engines import Engine, Members, engine_named
 from peppermill.likelihood import likelihood_named, mean_prediction
 from peppermill.noise import Noise
 from peppermill.parameters import Selection
 from peppermill.passes import MemberPass, Request, run_members
-from peppermill.perturbation import Perturbation
 from peppermill.plumbing.modes import as_network, in_training_mode
 from peppermill.plumbing.progress import progress
 from peppermill.predictions import Predictions, predict
@@ -31,8 +29,7 @@ from peppermill.views import ViewsLike, views_named
 
 if TYPE_CHECKING:
     from peppermill.datasets.splitting import Split
-
-UNCALIBRATED = Temperature(1.0)
+    from peppermill.perturbation import Perturbation
 
 
 class PepEnsemble(nn.Module):
@@ -141,9 +138,7 @@ class PepEnsemble(nn.Module):
     @property
     def perturbation(self) -> Perturbation:
         """The members, around the network's weights as they are now."""
-        weights = dict(self.model.named_parameters())
-        center = {name: weights[name].detach() for name in self.recipe.selected}
-        return Perturbation(center, self.recipe.noise, self.size)
+        return self._members().perturbation()
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         """ln of the averaged probability, or mean and log-variance of a regression; in the network's own layout."""

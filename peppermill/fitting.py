@@ -8,8 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from peppermill.calibrators import Calibrator, fit_calibrator_on, row_for
-from peppermill.calibrators.temperature import Temperature
+from peppermill.calibrators import Calibrator, Temperature, fit_calibrator_on, row_for
 from peppermill.data import Batches
 from peppermill.engines import Engine, engine_named
 from peppermill.ensemble import PepEnsemble

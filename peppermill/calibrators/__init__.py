@@ -16,6 +16,8 @@ from peppermill.calibrators.temperature import Temperature, warn_at_limit
 from peppermill.plumbing.warnings import warn_user
 from peppermill.types import Likelihood, Tick
 
+UNCALIBRATED = Temperature(1.0)
+
 
 class Calibrator(Protocol):
     """A fitted map of normalised log-probabilities, classes in the last dimension, to better ones."""

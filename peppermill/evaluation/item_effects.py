@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from peppermill.calibrators import Calibrator
+from peppermill.calibrators import UNCALIBRATED, Calibrator
 from peppermill.data import Batches
-from peppermill.ensemble import UNCALIBRATED, PepEnsemble
+from peppermill.ensemble import PepEnsemble
 from peppermill.passes import MemberPass
 from peppermill.predictions import Predictions, predict
 from peppermill.types import Data

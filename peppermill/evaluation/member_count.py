@@ -15,8 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from peppermill.calibrators import UNCALIBRATED
 from peppermill.data import Batches
-from peppermill.ensemble import UNCALIBRATED, PepEnsemble
+from peppermill.ensemble import PepEnsemble
 from peppermill.evaluation.bootstrap import interval, resample, sum_by_example
 from peppermill.evaluation.scores import Estimate
 from peppermill.likelihood import ensemble_log_likelihoods, first_items

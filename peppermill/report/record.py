@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from peppermill import metrics
+from peppermill.calibrators import UNCALIBRATED
 from peppermill.data import Batches
-from peppermill.ensemble import UNCALIBRATED, PepEnsemble
+from peppermill.ensemble import PepEnsemble
 from peppermill.evaluation.abstention import Abstention
 from peppermill.evaluation.comparison import compare, compare_all
 from peppermill.evaluation.item_effects import effects_of, with_images
