@@ -34,6 +34,7 @@ from peppermill.views import ViewsLike, views_named
 NOTHING = "none"  # no calibrator
 FOLDS = 5  # of the cross-fitting
 HALF_STEPS = 50  # of the search for noise by layer on each half of the examples; the mean of both is used
+MIN_LAYER_EXAMPLES = 500  # for noise by layer: with fewer it hardly ever wins, and finding it is most of the work
 
 
 def calibrate(
@@ -145,7 +146,8 @@ class _Course:
         shared = self._searched(pep)
         if shared.sigma > 0:
             self.enter(shared)
-        if len(pep.recipe.selected) == 1 or starting_sigma(shared.search) == 0:
+        few = int(self.examples.max()) + 1 < MIN_LAYER_EXAMPLES
+        if few or len(pep.recipe.selected) == 1 or starting_sigma(shared.search) == 0:
             return
         try:
             self.half_scales = self.half_scales or tuple(self._half_scales(shared, half) for half in (0, 1))

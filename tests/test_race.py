@@ -171,7 +171,7 @@ def test_a_network_without_gradients_races_without_noise_by_layer():
             return torch.from_numpy(self.inner(x).detach().numpy())
 
     model = Cut().eval()
-    race = pm.calibrate(model, items(model, 300, softness=2.0), passes=2).race
+    race = pm.calibrate(model, items(model, 600, softness=2.0), passes=2).race
     assert not any("by layer" in c.name for c in race.candidates)
 
 

@@ -45,9 +45,9 @@ def command(
     pep = both.without_temperature()
     methods = {"network": network, "temperature scaling": fit_temperature(network, validation), "PEP": pep}
     methods["PEP with temperature"] = both
-    if choice.passes == 1 and race.dearer:  # what the passes that were not chosen would give
-        dearer = PepEnsemble(network, race.dearer)
-        methods[dearer.method] = dearer
+    dearer = PepEnsemble(network, race.dearer) if race.dearer else None
+    if rival := choice.one_pass or dearer:  # what one pass gives, or what the passes that were not chosen would give
+        methods[rival.method] = rival
     methods.pop(choice.method, None)
     methods[choice.method] = choice
     sweep = sweep_around(pep, validation)
