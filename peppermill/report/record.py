@@ -101,7 +101,7 @@ def record_run(
         class_names=tuple(class_names),
         effects=effects,
         sizes=sizes,
-        abstention=rule and _kept(rule, predictors, predictions),
+        abstention=_kept(rule, predictors, predictions) if rule else None,
         race=races[-1] if races else None,
     )
     content = plain(run)
