@@ -205,7 +205,7 @@ def race_of(content: dict[str, Any]) -> Race | None:
     """The race in the content of a file, if it holds one."""
     if "race" not in content:
         return None
-    rows = [Candidate(*numbers, VERDICTS[verdict]) for *numbers, verdict in content["race"]["candidates"]]
+    rows = [Candidate(*(*row[:-1], VERDICTS[row[-1]])) for row in content["race"]["candidates"]]
     return Race(tuple(rows), content["search"]["items"], content["search"]["passes"], content["race"]["note"])
 
 

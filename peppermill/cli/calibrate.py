@@ -54,6 +54,7 @@ def command(
         return
     pep.with_split(split).save(out)
     race = pep.race
+    assert race is not None
     say(str(race))
     plural = "es" if pep.passes > 1 else ""
     say(f"chosen: {race.choice.name}; a prediction costs {pep.passes} forward pass{plural}")

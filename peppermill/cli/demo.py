@@ -40,6 +40,7 @@ def command(
     )
     choice = calibrate(network, validation, passes, noise=Noise(seed=seed))
     race = choice.race
+    assert race is not None
     say(f"\n{race}\n\nchosen: {race.choice.name}. The same methods on the other 5,000 images:")
     both = fit(network, validation, size=passes, noise=Noise(seed=seed), temperature=True)
     pep = both.without_temperature()

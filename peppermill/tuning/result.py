@@ -99,7 +99,7 @@ class Race:
 
     def rows(self) -> list[tuple[str, ...]]:
         """The table as text: name, passes, NLL, difference from the choice with its standard error, verdict."""
-        found = [("candidate", "passes", "NLL", "difference", "verdict")]
+        found: list[tuple[str, ...]] = [("candidate", "passes", "NLL", "difference", "verdict")]
         for c in self.candidates:
             difference = f"{c.difference:+.4f} ± {c.error:.4f}" if c.verdict != "chosen" else ""
             found.append((c.name, str(c.passes), f"{c.nll:.4f}", difference, c.verdict))
