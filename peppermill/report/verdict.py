@@ -141,9 +141,9 @@ def _claim(method: Mapping[str, Any], tiles: Mapping[str, Tile]) -> str:
 
 def _note(content: Mapping[str, Any], method: Mapping[str, Any]) -> str:
     """What the extra passes bought beyond the best of the cheaper methods, or would buy if the method is cheap."""
-    rival, race, passes = rival_of(content), content.get("race"), method["forward_passes"]
+    rival, race, passes = rival_of(content), content.get("race") or {}, method["forward_passes"]
     if rival is None:
-        more = [c for c in (race or {}).get("candidates", ()) if c["passes"] > passes and c["nll"] is not None]
+        more = [c for c in race.get("candidates", ()) if c["passes"] > passes and c["nll"] is not None]
         if not more:
             return ""
         best = min(more, key=lambda c: c["nll"])
