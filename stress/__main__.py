@@ -18,6 +18,7 @@ def main() -> None:
     parser.add_argument("--only", default=",".join(PARTS), help=f"parts, separated by commas: {', '.join(PARTS)}")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--count", type=int, help="cases of each part; by default each has its own number")
+    parser.add_argument("--minutes", type=float, default=600, help="after which a part begins no other case")
     asked = parser.parse_args()
     unknown = set(asked.only.split(",")) - set(PARTS)
     if unknown:
@@ -26,8 +27,10 @@ def main() -> None:
     for name in asked.only.split(","):
         print(f"{name} ...", flush=True)
         started = time.monotonic()
-        found = import_module(f"stress.{name}").run(asked.seed, asked.count or PARTS[name].count)
-        found |= {"seconds": round(time.monotonic() - started), "provenance": pm.provenance(asked.seed)}
+        count, deadline = asked.count or PARTS[name].count, started + 60 * asked.minutes
+        found = import_module(f"stress.{name}").run(asked.seed, count, deadline)
+        made = pm.provenance(asked.seed) | {"command": " ".join(["python -m stress", *sys.argv[1:]])}
+        found |= {"seconds": round(time.monotonic() - started), "provenance": made}
         RESULTS.mkdir(parents=True, exist_ok=True)
         (RESULTS / f"{name}.json").write_text(json.dumps(found, indent=1) + "\n")
         failed += [name] if found["faults"] else []

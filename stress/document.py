@@ -124,7 +124,7 @@ def section(name: str, found: dict[str, Any]) -> str:
     part, made = PARTS[name], found["provenance"]
     rows = [f"| {title} | {found.get(key, 0):,} |" for key, title in part.figures.items()]
     where = f"{made['hardware']['processor']}, torch {made['versions']['torch']}, commit {made['commit']}"
-    origin = f"`python -m stress --only {name}`, seed {made['seed']}, {found['seconds']:,} s; {where}."
+    origin = f"`{made['command']}`, seed {made['seed']}, {found['seconds']:,} s; {where}."
     faults = [f"- {fault}" for fault in found["faults"]]
     return "\n".join([f"## {part.title}", "", part.text, origin, "", "| | |", "|---|---:|", *rows, "", *faults])
 

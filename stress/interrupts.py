@@ -57,7 +57,7 @@ def jobs(folder: Path) -> list[tuple[str, nn.Module, Any, Callable[[], Any]]]:
     return found
 
 
-def run(seed: int, count: int) -> dict[str, Any]:
+def run(seed: int, count: int, deadline: float) -> dict[str, Any]:
     generator, faults = random.Random(seed), list[str]()
     found = {"cases": 0, "completed": 0, "changed": 0, "wrong": 0}
     old = signal.signal(signal.SIGALRM, _interrupt)
@@ -73,7 +73,7 @@ def run(seed: int, count: int) -> dict[str, Any]:
                 job()
                 seconds[name] = time.monotonic() - started
                 right[name] = _prediction(model, x)
-            while found["cases"] < count:
+            while found["cases"] < count and time.monotonic() < deadline:
                 name, model, data, job = generator.choice(chosen)
                 found["cases"] += 1
                 found["completed"] += interrupted(job, generator.uniform(0, 1.2 * seconds[name]))

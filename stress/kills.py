@@ -21,7 +21,7 @@ from experiments.resume import Stages
 STAGES = 6
 
 
-def run(seed: int, count: int) -> dict[str, Any]:
+def run(seed: int, count: int, deadline: float) -> dict[str, Any]:
     generator, faults = random.Random(seed), list[str]()
     found = {"cases": 0, "torn": 0, "different": 0}
     torch.set_num_threads(1)
@@ -32,7 +32,7 @@ def run(seed: int, count: int) -> dict[str, Any]:
         finish(whole)
         seconds, expected = time.monotonic() - started, results(whole)
         folder.mkdir()
-        while found["cases"] < count:
+        while found["cases"] < count and time.monotonic() < deadline:
             child = os.fork()
             if child == 0:
                 finish(folder)

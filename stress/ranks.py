@@ -23,9 +23,9 @@ NETWORKS = (
 KINDS = ("never starts", "killed", "killed", "interrupted", "other arguments", "other data", "broken data")
 
 
-def run(seed: int, count: int) -> dict[str, Any]:
+def run(seed: int, count: int, deadline: float) -> dict[str, Any]:
     generator, faults = random.Random(seed), list[str]()
-    found = {"cases": count, "ended": 0, "hang": 0, "silent": 0}
+    found = {"cases": 0, "ended": 0, "hang": 0, "silent": 0}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "nets.py").write_text(NETWORKS)
@@ -33,8 +33,9 @@ def run(seed: int, count: int) -> dict[str, Any]:
             x = np.random.default_rng(items).normal(size=(items, 6)).astype(np.float32)
             np.savez(folder / f"{data}.npz", x=x, y=(x[:, 0] > 0).astype(np.int64))
         (folder / "broken.npz").write_bytes((folder / "data.npz").read_bytes()[:1000])
-        for number in range(count):
-            kind = KINDS[number % len(KINDS)]
+        while found["cases"] < count and time.monotonic() < deadline:
+            kind = KINDS[found["cases"] % len(KINDS)]
+            found["cases"] += 1
             outcome, said = tried(folder, kind, generator.uniform(3, 12))
             found[outcome] += 1
             if outcome != "ended" or "Traceback" in said:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from typing import Any
 
 import torch
@@ -18,13 +19,13 @@ NAMES = ("mlp with ReLU", "LSTM, two ways", "batch norm after", "a configuration
 NAMES += ("keeps something of its weights", "attention by layer", "writes to its input", "one layer twice")
 
 
-def run(seed: int, count: int) -> dict[str, Any]:
-    """At least `count` first calls."""
+def run(seed: int, count: int, deadline: float) -> dict[str, Any]:
+    """At least `count` first calls, if there is time."""
     generator, faults, calls = random.Random(seed), list[str](), 0
     found = {"wrong": 0, "hang": 0, "changed": 0}
     expected: dict[Any, Any] = {}
     torch.set_num_threads(1)
-    while calls < count:
+    while calls < count and time.monotonic() < deadline:
         name, ensembles = generator.choice(NAMES), generator.choice((1, 2))
         model, x = NETWORKS[name]()
         before = digest(model)
