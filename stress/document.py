@@ -43,12 +43,14 @@ PARTS = {
         5000,
         "Interrupts at random moments",
         "Ctrl-C in the middle of `fit`, `pep(x)`, `evaluate`, `McDropout`, `local_analysis` and `save`. Afterwards the "
-        "network (tensors, their objects, modes), the data and the state of torch must be the same, and the next "
-        "prediction must be right.",
+        "network (tensors, their objects, modes) and the data must be the same, and the next prediction must be right. "
+        "An interrupt inside of `torch.no_grad` itself, while it enters or leaves, can leave gradients switched off: "
+        "that is torch's, and is counted.",
         {
             "cases": "interrupts",
             "completed": "came after the end",
-            "changed": "**changed network, data or state**",
+            "gradients_off": "left gradients switched off",
+            "changed": "**changed network or data**",
             "wrong": "**wrong afterwards**",
         },
     ),
