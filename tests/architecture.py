@@ -81,7 +81,7 @@ BUDGET = {
     "views": (150, 2),
     # The plan has 1,250: the trace that patches no other thread, what it may not bake in, and a comparison with the
     # plain network before the first use of every plan.
-    "engines": (1540, 10),
+    "engines": (1570, 10),
     "predictors": (390, 7),  # 60 more: any calibrator for any predictor, and test-time augmentation
     "evaluation": (900, 8),
     "curvature": (780, 7),
