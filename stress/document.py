@@ -47,8 +47,8 @@ PARTS = {
         "An interrupt inside of `torch.no_grad` itself, while it enters or leaves, can leave gradients switched off: "
         "that is torch's, and is counted.",
         {
-            "cases": "interrupts",
-            "completed": "came after the end",
+            "cases": "random moments",
+            "completed": "of these, after the end of the work",
             "gradients_off": "left gradients switched off",
             "changed": "**changed network or data**",
             "wrong": "**wrong afterwards**",
