@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from peppermill.calibrators.temperature import Temperature, warn_at_limit
+from peppermill.calibrators.temperature import Temperature as Temperature
+from peppermill.calibrators.temperature import warn_at_limit
 from peppermill.plumbing.warnings import warn_user
 from peppermill.types import Likelihood, Tick
 
