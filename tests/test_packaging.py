@@ -15,7 +15,7 @@ import peppermill.demo
 
 ROOT = Path(__file__).resolve().parents[1]
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("packaging")]  # one worker builds the wheel and runs the demo
 
 
 def run(*command, **options):
@@ -78,7 +78,7 @@ def test_the_wheel_offers_the_command_and_names_its_needs(wheel):
     with zipfile.ZipFile(wheel) as archive:
         [entry] = [name for name in archive.namelist() if name.endswith("entry_points.txt")]
         [metadata] = [name for name in archive.namelist() if name.endswith("METADATA")]
-        assert "peppermill = peppermill.cli.app:main" in archive.read(entry).decode()
+        assert "peppermill = peppermill.__main__:main" in archive.read(entry).decode()
         lines = archive.read(metadata).decode().splitlines()
     required = [line.removeprefix("Requires-Dist: ") for line in lines if line.startswith("Requires-Dist: ")]
     core = {line.split(">")[0] for line in required if "extra ==" not in line}
