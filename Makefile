@@ -8,18 +8,18 @@ demo: .venv/.demo
 	$(BIN)/peppermill demo
 
 test: .venv/.dev lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 # Without torchrun, browser, export and other libraries: under four minutes on two cores.
 test-fast: .venv/.dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not slow"
 
 # With the oldest version of everything that pyproject.toml allows; old libraries may warn.
 test-floors:
 	$(PYTHON) -m venv .venv-floors
 	$(PYTHON) scripts/floors.py > .venv-floors/floors.txt
 	.venv-floors/bin/pip install -q -r .venv-floors/floors.txt -e .
-	OMP_NUM_THREADS=1 .venv-floors/bin/python -m pytest -n 2 --dist loadgroup -W default tests/cli tests/sources tests/export tests/integrations
+	OMP_NUM_THREADS=1 .venv-floors/bin/python -m pytest -n 2 -W default tests/cli tests/sources tests/export tests/integrations
 
 lint: .venv/.dev
 	$(BIN)/ruff format --check .

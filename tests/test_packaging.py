@@ -15,7 +15,7 @@ import peppermill.demo
 
 ROOT = Path(__file__).resolve().parents[1]
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("packaging")]  # one worker builds the wheel and runs the demo
+pytestmark = pytest.mark.slow
 
 
 def run(*command, **options):
