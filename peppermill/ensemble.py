@@ -215,6 +215,10 @@ class PepEnsemble(nn.Module):
 
     def with_temperature(self, temperature: float) -> PepEnsemble:
         """The same ensemble with its T multiplied by this temperature."""
+        if not isinstance(self.calibrator, Temperature):
+            raise ValueError(
+                f"{self.calibrator.name} scaling has a T of its own: use `pm.fit_temperature` to replace it."
+            )
         return self.with_calibrator(Temperature(self.temperature * temperature))
 
     def with_calibrator(self, calibrator: Calibrator) -> PepEnsemble:

@@ -34,7 +34,7 @@ from peppermill.views import ViewsLike, views_named
 NOTHING = "none"  # no calibrator
 FOLDS = 5  # of the cross-fitting
 HALF_STEPS = 50  # of the search for noise by layer on each half of the examples; the mean of both is used
-MIN_LAYER_EXAMPLES = 500  # for noise by layer: with fewer it hardly ever wins, and finding it is most of the work
+MIN_LAYER_EXAMPLES = 500  # for noise by layer: with fewer, finding it is most of the work
 
 
 def calibrate(
@@ -138,7 +138,7 @@ class _Course:
                     log_likelihoods = cross_fitted(
                         name, judged, found.labels, likelihood, FOLDS, groups=found.examples, tick=tick
                     )
-                fitted = {"temperature": 1, "vector": 2 * classes}.get(name, classes * (classes + 1))
+                fitted = CALIBRATORS[name].numbers(classes)
             self.entries.append(_Entry(pep, half_scales, name, own + fitted, log_likelihoods.cpu()))
 
     def enter_noise(self, pep: PepEnsemble) -> None:
@@ -182,8 +182,6 @@ class _Course:
         pep, rival = self._calibrated(choice), self.best(most_passes=1)
         if pep.passes > 1 and rival.calibrator != NOTHING:
             pep = _changed(pep, one_pass=self._calibrated(rival).calibrator)
-        more = max((e for e in self.entries if e.pep.passes > pep.passes), key=lambda e: e.value, default=None)
-        dearer = self._calibrated(more).recipe if more else None
         candidates = []
         for entry in sorted(self.entries, key=lambda e: -e.value):
             mean, error = self.difference(entry, choice)
@@ -195,7 +193,7 @@ class _Course:
         alone = next(e for e in self.entries if e.name == "network").value * items
         zero = Evaluation(0.0, alone, pep.temperature, choice.value * items)
         search = replace(pep.search, evaluations=tried or (zero,), items=items, passes=self.spent)
-        race = Race(tuple(candidates), items, self.spent, self.note, dearer)
+        race = Race(tuple(candidates), items, self.spent, self.note)
         return _changed(pep, search=search, race=race)
 
     def _calibrated(self, entry: _Entry) -> PepEnsemble:

@@ -53,10 +53,6 @@ def test_a_calibrated_network_is_left_alone_or_nearly_so():
     pep = pm.calibrate(model, items(model, 800), passes=4)
     assert pep.passes == 1
     assert "one pass is enough" in pep.race.note
-    members = [candidate for candidate in pep.race.candidates if candidate.passes == 4]
-    assert bool(members) == (pep.race.dearer is not None)
-    if members:  # the best of them can be tried all the same
-        assert pm.PepEnsemble(model, pep.race.dearer).passes == 4
     assert abs(nll(pep, items(model, 4000, seed=5)) - nll(model, items(model, 4000, seed=5))) < 0.005
 
 

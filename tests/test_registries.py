@@ -96,7 +96,7 @@ app(["fit", "--help"])
     ("table", "row"),
     [
         (LAWS, Law("signs", "plus or minus one", signs)),
-        (CALIBRATORS, CalibratorRow("none", "nothing at all", "temperature:temperature_scaling")),
+        (CALIBRATORS, CalibratorRow("none", "nothing at all", "temperature:temperature_scaling", lambda k: 0)),
         (PREDICTORS, PredictorRow("oracle", "oracle", "knows everything", torch.nn.Identity)),
         (ENGINES, EngineRow("slow", "the loop under another name", "peppermill.engines.loop:loop")),
         (SEARCHES, SearchRow("classic", "golden section under another name", "peppermill.tuning.golden:Golden")),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Protocol
@@ -52,10 +52,11 @@ class CalibratorRow:
     name: str
     help: str
     place: str  # module:function, imported when the calibrator is fitted
+    numbers: Callable[[int], int]  # how many are fitted, by the number of classes
     likelihoods: tuple[str, ...] = ("categorical", "bernoulli")
     most_classes: float = math.inf
 
-    def fit(self, log_probs: Tensor, labels: Tensor, likelihood: Likelihood) -> Calibrator:
+    def fit(self, log_probs: Tensor, labels: Tensor) -> Calibrator:
         """Fit it on log-probabilities [N, K] and labels [N], with one thread.
 
         Between the small steps of torch and scipy, several threads would wait for each other fifteen times as long.
@@ -74,10 +75,15 @@ class CalibratorRow:
 CALIBRATORS = {
     row.name: row
     for row in (
-        CalibratorRow("temperature", "one T for all classes", "temperature:temperature_scaling"),
-        CalibratorRow("vector", "T, and a scale and a bias for each class", "vector:vector_scaling"),
+        CalibratorRow("temperature", "one T for all classes", "temperature:temperature_scaling", lambda k: 1),
+        CalibratorRow("vector", "T, and a scale and a bias for each class", "vector:vector_scaling", lambda k: 2 * k),
         CalibratorRow(
-            "matrix", "T, and a row of scales and a bias for each class", "matrix:matrix_scaling", ("categorical",), 100
+            "matrix",
+            "T, and a row of scales and a bias for each class",
+            "matrix:matrix_scaling",
+            lambda k: k * (k + 1),
+            likelihoods=("categorical",),
+            most_classes=100,
         ),
     )
 }
@@ -117,7 +123,7 @@ def row_for(name: str, likelihood: Likelihood, classes: int = 2) -> CalibratorRo
 
 def fit_calibrator_on(name: str, log_probs: Tensor, labels: Tensor, likelihood: Likelihood) -> Calibrator:
     """Fit a calibrator on log-probabilities [N, K] and labels [N]."""
-    found = row_for(name, likelihood, log_probs.shape[1]).fit(log_probs, labels, likelihood)
+    found = row_for(name, likelihood, log_probs.shape[1]).fit(log_probs, labels)
     warn_at_limit(found.temperature)
     items, classes = log_probs.shape
     absent = int((labels.bincount(minlength=classes) == 0).sum())
@@ -151,7 +157,7 @@ def cross_fitted(
         inside = fold == number
         if bool(inside.all()):
             raise ValueError(f"`folds={folds}` and {items} items of one example leave nothing to fit on.")
-        fitted = row.fit(log_probs[~inside], labels[~inside], likelihood)
+        fitted = row.fit(log_probs[~inside], labels[~inside])
         found[inside] = likelihood.log_likelihoods(fitted(log_probs[inside]), labels[inside])
         tick(1)
     return found

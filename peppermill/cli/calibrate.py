@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from peppermill.cli import options, which_items
-from peppermill.cli.console import say
+from peppermill.cli.console import say, say_next
 from peppermill.distributed.group import rank
 from peppermill.engines import engine_named
 from peppermill.noise import Noise
 from peppermill.plumbing.files import refuse_unwritable
 from peppermill.race import calibrate
-from peppermill.views import VIEWS
 
 EXAMPLES = "peppermill calibrate python:my_models:resnet npz:validation.npz --weights resnet.safetensors --passes 10"
 
@@ -25,15 +23,11 @@ def command(
     model: options.Model,
     data: options.Data,
     passes: Annotated[int, typer.Option(help="The most forward passes that a prediction may cost.")] = 10,
-    views: Annotated[
-        list[str] | None, typer.Option(help=f"Views of pictures that may compete: {options.listed(VIEWS)}.")
-    ] = None,
-    out: Annotated[Path, typer.Option(help="Where to write the ensemble.")] = Path("pep.json"),
+    views: options.Views = None,
+    out: options.Ensemble = Path("pep.json"),
     weights: options.Weights = None,
-    validation: Annotated[
-        int | None, typer.Option(help="Tune on this many items of DATA; the rest is for tests.")
-    ] = None,
-    split_seed: Annotated[int | None, typer.Option(help="The seed by which --validation draws its items; 0.")] = None,
+    validation: options.Validation = None,
+    split_seed: options.SplitSeed = None,
     parameters: options.Parameters = "kernels",
     noise: options.Noise = "gaussian",
     seed: options.Seed = 0,
@@ -48,7 +42,11 @@ def command(
     refuse_unwritable(out)
     source = options.source(model, weights, device, trust)
     labelled, split = which_items.tuning(data, source, validation, split_seed)
-    chosen = {"noise": Noise(noise, seed=seed), "engine": engine_named(engine, precision), "views": views or None}
+    chosen = {
+        "noise": Noise(noise, seed=seed),
+        "engine": engine_named(engine, precision),
+        "views": options.names(views),
+    }
     pep = calibrate(source.model, labelled, passes, **{**options.arguments_of(calibrate, context), **chosen})
     if rank():
         return
@@ -58,7 +56,4 @@ def command(
     say(str(race))
     plural = "es" if pep.passes > 1 else ""
     say(f"chosen: {race.choice.name}; a prediction costs {pep.passes} forward pass{plural}")
-    say(f"wrote {out} ({out.stat().st_size:,} bytes). Next:")
-    with_weights = f" --weights {weights}" if weights else ""
-    tested = shlex.quote(data) if split else "TEST-DATA"
-    say(f"peppermill evaluate {shlex.quote(model)} {tested}{with_weights} --pep {out}{' --trust' * trust}")
+    say_next(out, model, data if split else None, weights, trust)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import time
 import warnings
@@ -121,6 +122,14 @@ def deliver(
     show_results()
     for path in filter(None, (out, picture)):
         say(f"wrote {path}")
+
+
+def say_next(out: Path, model: str, data: str | None, weights: Path | None, trust: bool) -> None:
+    """Say which ensemble was written, and the command that tests it; on the same data if part of them is left."""
+    with_weights = f" --weights {weights}" if weights else ""
+    say(f"wrote {out} ({out.stat().st_size:,} bytes). Next:")
+    tested = shlex.quote(data) if data else "TEST-DATA"
+    say(f"peppermill evaluate {shlex.quote(model)} {tested}{with_weights} --pep {out}{' --trust' * trust}")
 
 
 @contextmanager

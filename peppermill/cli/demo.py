@@ -10,7 +10,6 @@ import typer
 
 import peppermill.demo
 from peppermill.cli.console import say, show_methods
-from peppermill.ensemble import PepEnsemble
 from peppermill.fitting import fit
 from peppermill.noise import Noise
 from peppermill.plumbing.files import refuse_unwritable
@@ -46,8 +45,11 @@ def command(
     pep = both.without_temperature()
     methods = {"network": network, "temperature scaling": fit_temperature(network, validation), "PEP": pep}
     methods["PEP with temperature"] = both
-    dearer = PepEnsemble(network, race.dearer) if race.dearer else None
-    if rival := choice.one_pass or dearer:  # what one pass gives, or what the passes that were not chosen would give
+    rival = choice.one_pass
+    if choice.passes == 1:  # what the passes that were not chosen would give
+        noise, after = Noise(seed=seed), choice.calibrator.name
+        rival = fit(network, validation, size=passes, noise=noise, scale="layer", calibrator=after)
+    if rival:
         methods[rival.method] = rival
     methods.pop(choice.method, None)
     methods[choice.method] = choice

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-import shlex
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from peppermill.cli import options, which_items
-from peppermill.cli.console import say
+from peppermill.cli.console import say, say_next
 from peppermill.distributed.group import rank
 from peppermill.engines import engine_named
-from peppermill.ensemble import PepEnsemble
 from peppermill.fitting import fit
 from peppermill.noise import Noise
 from peppermill.plumbing.files import refuse_unwritable
@@ -27,12 +24,10 @@ def command(
     context: typer.Context,
     model: options.Model,
     data: options.Data,
-    out: Annotated[Path, typer.Option(help="Where to write the ensemble.")] = Path("pep.json"),
+    out: options.Ensemble = Path("pep.json"),
     weights: options.Weights = None,
-    validation: Annotated[
-        int | None, typer.Option(help="Tune on this many items of DATA; the rest is for tests.")
-    ] = None,
-    split_seed: Annotated[int | None, typer.Option(help="The seed by which --validation draws its items; 0.")] = None,
+    validation: options.Validation = None,
+    split_seed: options.SplitSeed = None,
     temperature: Annotated[bool, typer.Option("--temperature", help="Tune a temperature together with sigma.")] = False,
     parameters: options.Parameters = "kernels",
     size: options.Size = 10,
@@ -66,8 +61,7 @@ def command(
     pep = fit(source.model, labelled, **{**options.arguments_of(fit, context), **chosen})
     if rank():
         return
-    pep = PepEnsemble(pep.model, replace(pep.recipe, split=split))
-    pep.save(out)
+    pep.with_split(split).save(out)
     count, best, passes = pep.search.items, pep.search.best, pep.search.passes or 0.0
     found = best.tempered_log_likelihood if temperature else best.log_likelihood
     with_temperature = f", T = {pep.temperature:.4g}" if temperature else ""
@@ -80,7 +74,4 @@ def command(
     if temperature and model.startswith("hf:"):
         alone = json.dumps({"logit_sigma": float(f"{pep.search.baseline.temperature:.4g}")})
         say(f"vLLM serves the network without noise; its own temperature is: --pooler-config '{alone}'")
-    say(f"wrote {out} ({out.stat().st_size:,} bytes). Next:")
-    with_weights = f" --weights {weights}" if weights else ""
-    tested = shlex.quote(data) if split else "TEST-DATA"
-    say(f"peppermill evaluate {shlex.quote(model)} {tested}{with_weights} --pep {out}{' --trust' * trust}")
+    say_next(out, model, data if split else None, weights, trust)

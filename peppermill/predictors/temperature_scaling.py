@@ -6,8 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from peppermill.calibrators import Calibrator, fit_calibrator_on, row_for
-from peppermill.calibrators.temperature import Temperature, best_temperature, warn_at_limit
+from peppermill.calibrators import UNCALIBRATED, Calibrator, Temperature, fit_calibrator_on, row_for
 from peppermill.ensemble import PepEnsemble
 from peppermill.plumbing.modes import as_network, in_training_mode
 from peppermill.plumbing.nested import output_tensor
@@ -44,20 +43,13 @@ class Tempered(Calibrated):
 
 
 def fit_temperature(predictor: Any, validation: Data, *, likelihood: str | Likelihood | None = None) -> Any:
-    """The same predictor at its best temperature; a network becomes a `PepEnsemble` of one pass, without noise.
+    """`fit_calibrator(predictor, validation, "temperature")`.
 
     For sigma and T together use `fit(..., temperature=True)`: T fitted after PEP's sigma* can be worse than T alone.
     """
-    chosen = likelihood_of(predictor, likelihood)
-    if chosen.name == "gaussian":
+    if likelihood_of(predictor, likelihood).name == "gaussian":
         raise ValueError("`fit_temperature` is for classifiers: a Gaussian likelihood has no temperature.")
-    predictor = _one_pass(predictor, chosen)
-    predictions = predict(predictor, validation, likelihood=chosen, argument="validation")
-    temperature, _ = best_temperature(predictions.log_probs, predictions.labels)
-    warn_at_limit(temperature)
-    if hasattr(predictor, "with_temperature"):
-        return predictor.with_temperature(temperature)
-    return Tempered(predictor, temperature, chosen)
+    return fit_calibrator(predictor, validation, "temperature", likelihood=likelihood)
 
 
 def fit_calibrator(
@@ -71,7 +63,7 @@ def fit_calibrator(
     row_for(calibrator, chosen)
     predictor = _one_pass(predictor, chosen)
     keeps = hasattr(predictor, "with_calibrator")
-    bare = predictor.with_calibrator(Temperature(1.0)) if keeps else predictor
+    bare = predictor.with_calibrator(UNCALIBRATED) if keeps else predictor
     predictions = predict(bare, validation, likelihood=chosen, argument="validation")
     found = fit_calibrator_on(calibrator, predictions.log_probs, predictions.labels, chosen)
     return predictor.with_calibrator(found) if keeps else Calibrated(predictor, found, chosen)

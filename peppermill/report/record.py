@@ -91,7 +91,7 @@ def record_run(
         )
         for name, found in predictions.items()
     )
-    races = [{"method": name, **vars(replace(pep.race, dearer=None))} for name, pep in ensembles.items() if pep.race]
+    races = [{"method": name, **vars(pep.race)} for name, pep in ensembles.items() if pep.race]
     run = Run(
         title=title,
         settings={**(settings or {}), **{name: _recipe(pep) for name, pep in ensembles.items()}},

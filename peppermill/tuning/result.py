@@ -5,12 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING
 
 from peppermill.plumbing.warnings import warn_user
-
-if TYPE_CHECKING:
-    from peppermill.recipe import Recipe
 
 ROUNDING = 1e-6  # in nats for each item: a smaller gain may be float32 arithmetic, which differs with the batch size
 VERDICTS = ("chosen", "worse", "not better by a standard error")  # on a candidate of a race
@@ -82,16 +78,12 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Race:
-    """All candidates, best first, on the items of the validation data; `spent` counts passes over all of them.
-
-    `dearer` is the best one with more passes than the choice, for those who want to try it; no file keeps it.
-    """
+    """All candidates, best first, on the items of the validation data; `spent` counts passes over all of them."""
 
     candidates: tuple[Candidate, ...]
     items: int
     spent: float
     note: str
-    dearer: Recipe | None = None
 
     @property
     def choice(self) -> Candidate:

@@ -79,13 +79,19 @@ def test_numbers_and_arrays_give_the_same_calibrator_again(name):
 
 
 @pytest.mark.parametrize("name", list(CALIBRATORS))
+def test_a_row_knows_how_many_numbers_are_fitted(name):
+    log_probs, labels = distorted(300, 4)
+    assert CALIBRATORS[name].numbers(4) == fit_calibrator_on(name, log_probs, labels, CATEGORICAL).parameters
+
+
+@pytest.mark.parametrize("name", CALIBRATORS)
 def test_cross_fitting_is_a_loop_over_folds(name):
     """Those that leave an example out give the same ln p for all folds of one example each."""
     log_probs, labels = distorted(6, 2, seed=3)
     found = cross_fitted(name, log_probs, labels, CATEGORICAL, folds=6)
     for left_out in range(6):
         others = torch.arange(6) != left_out
-        fitted = CALIBRATORS[name].fit(log_probs[others], labels[others], CATEGORICAL)
+        fitted = CALIBRATORS[name].fit(log_probs[others], labels[others])
         assert found[left_out] == fitted(log_probs[left_out])[labels[left_out]]
     assert torch.equal(found, cross_fitted(name, log_probs, labels, CATEGORICAL, folds=6, seed=5))
 

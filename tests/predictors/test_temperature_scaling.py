@@ -203,3 +203,14 @@ def test_a_calibrator_leaves_the_network_untouched(overfitted):
     before = networks.snapshot(model)
     pm.fit_calibrator(model, validation)
     networks.assert_untouched(model, before)
+
+
+def test_a_temperature_replaces_a_richer_calibrator(overfitted):
+    """T alone, as of the bare network: not vector scaling's own T times another, without its scales."""
+    model, data, _ = overfitted
+    richer = pm.fit_calibrator(model, data, "vector")
+    found = pm.fit_temperature(richer, data)
+    assert found.method == "temperature scaling"
+    assert found.temperature == pytest.approx(pm.fit_temperature(model, data).temperature)
+    with pytest.raises(ValueError, match="vector scaling has a T of its own"):
+        richer.with_temperature(2.0)
