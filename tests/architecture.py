@@ -75,14 +75,14 @@ CORE = [
 
 #: Lines and files of each room, docstrings and blank lines included; a budget rises only with its reason beside it.
 BUDGET = {
-    "top level": (2840, 16),  # the plan has 2,050 in 14: the race, uncertainty, calibrators and views in pep.json
-    "tuning": (1140, 8),  # the plan has 750 in 7: noise by layer, members from a pool, the table of the race
+    "top level": (2839, 16),  # the plan has 2,050 in 14: the race, uncertainty, calibrators and views in pep.json
+    "tuning": (1130, 8),  # the plan has 750 in 7: noise by layer, members from a pool, the table of the race
     "calibrators": (466, 4),  # the plan has 300: L-BFGS in units of standard errors, in chunks that stay in the cache
     "views": (150, 2),
     # The plan has 1,250: the trace that patches no other thread, what it may not bake in, and a comparison with the
     # plain network before the first use of every plan.
-    "engines": (1570, 10),
-    "predictors": (395, 7),  # 60 more: any calibrator for any predictor, and test-time augmentation
+    "engines": (1564, 10),
+    "predictors": (385, 7),  # 60 more: any calibrator for any predictor, and test-time augmentation
     "evaluation": (1100, 9),  # the plan has 900 in 8: statistics by example, and when to abstain
     "curvature": (780, 7),
     "datasets": (280, 3),
@@ -94,7 +94,7 @@ BUDGET = {
     ),  # 70 more: sizes are read before arrays, and pictures are cached as bytes, a quarter of the disk for ImageNet
     "report": (1635, 12),  # the plan has 1,600: the race, and risk against coverage
     "integrations": (400, 3),
-    "cli": (1585, 19),  # the plan has 1,350 in 18: calibrate, abstain, columns of predict
+    "cli": (1551, 19),  # the plan has 1,350 in 18: calibrate, abstain, columns of predict
     "demo": (100, 2),
     "plumbing": (515, 9),  # the plan has 340 in 8: calls of a network and loaders came from data.py, Keras' door too
 }
@@ -514,7 +514,7 @@ def opened_by_table2() -> set[str]:
 #: What is allowed today, and the goal: lower the first number whenever the measure falls.
 LIMITS = {
     # The plan has 12,500 lines; since then: nothing wrong or lost 250, the race 900, uncertainty 450, and 1,080 over.
-    "lines of the wheel": (15173, 14100),
+    "lines of the wheel": (15139, 14100),
     "files of the wheel": (135, 125),
     "lines of the core": (1908, 1650),  # 262 more: calibrators, views, uncertainty and examples pass through it
     "rooms over their budget": (0, 0),

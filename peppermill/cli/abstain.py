@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -20,30 +20,24 @@ EXAMPLES = (
 
 
 def command(
-    model: options.Model,
+    network: options.Network,
     data: options.Data,
-    pep: options.Pep = None,
-    weights: options.Weights = None,
+    predictor: options.Predictor,
     out: Annotated[Path, typer.Option(help="Where to write the rule, for `pm.load_abstention`.")] = Path("rule.json"),
     risk: Annotated[float, typer.Option(help="The error rate of what is kept, at most.")] = 0.01,
     confidence: Annotated[float, typer.Option(help="With which this is promised.")] = 0.95,
-    likelihood: options.LikelihoodOrOwn = None,
-    batch_size: options.BatchSize = 500,
-    engine: options.EngineName = "auto",
-    precision: options.Precision = None,
-    device: options.Device = "cpu",
-    trust: options.Trust = False,
 ) -> None:
     """Find the confidence above which at most --risk of the predictions are wrong.
 
     Items on which sigma was tuned are left out. Exit code 1 and no file: nothing can be promised at this risk.
     """
     refuse_unwritable(out)
-    source = options.source(model, weights, device, trust)
-    predictor = options.ensemble(pep, source.model, likelihood, engine, precision)
-    items, _ = which_items.testing(data, source, predictor, False)
-    batches = Batches(items, source.model, batch_size=batch_size)
-    rule = abstain(predictor or source.model, batches, risk=risk, confidence=confidence, likelihood=likelihood)
+    source = network.source()
+    pep = predictor.ensemble(source.model)
+    items, _ = which_items.testing(data, source, pep, False)
+    batches = Batches(items, source.model, batch_size=predictor.batch_size)
+    asked: Any = {"risk": risk, "confidence": confidence, "likelihood": predictor.likelihood}
+    rule = abstain(pep or source.model, batches, **asked)
     if rank():
         return
     if not rule.coverage:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from importlib import import_module
-from typing import Annotated, Any
+from inspect import Parameter, Signature, signature
+from typing import Annotated, Any, get_type_hints
 
 import typer
 from typer.core import TyperGroup
@@ -70,13 +70,25 @@ def load(name: str) -> Any:
     """Import a command's module and build the command with all its options."""
     row = COMMANDS[name]
     module = import_module(f"peppermill.cli.{row.module}")
+    hints = get_type_hints(module.command, include_extras=True)
+    groups: dict[str, Any] = {argument: kind for argument, kind in hints.items() if is_dataclass(kind)}
 
-    @functools.wraps(module.command)
-    def run(*args: Any, **given: Any) -> None:
+    def run(**given: Any) -> None:
         with console.notes(), torchrun.processes(row.shared, given.get("device", "cpu")) as works:
             if works:
-                module.command(*args, **given)
+                for argument, group in groups.items():
+                    given[argument] = group(**{field.name: given.pop(field.name) for field in fields(group)})
+                module.command(**given)
 
+    parameters: list[Parameter] = []  # what typer reads: the options of a group in place of the group
+    for argument, parameter in signature(module.command).parameters.items():
+        group = groups.get(argument)
+        hints |= get_type_hints(group, include_extras=True) if group else {}
+        options = signature(group).parameters.values() if group else [parameter]
+        parameters += [one.replace(kind=Parameter.KEYWORD_ONLY, annotation=hints[one.name]) for one in options]
+    run.__doc__ = module.command.__doc__
+    run.__annotations__ = {one.name: one.annotation for one in parameters}
+    run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
     single = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
     single.command(name, epilog=module.EXAMPLES)(run)
     return get_command(single)

@@ -7,7 +7,7 @@ import shlex
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from traceback import walk_tb
@@ -19,12 +19,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from peppermill.cli import torchrun
-from peppermill.plumbing.files import refuse_unwritable
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from peppermill.report.run import Run
+    from peppermill.cli.options import Network
 
 UsageError: type[Exception] = typer.BadParameter.__base__  # type: ignore[assignment]  # typer does not export it
 INTERRUPTED = 130  # the exit code after Ctrl-C
@@ -91,45 +88,12 @@ def show_sweep(content: Mapping[str, Any]) -> None:
     show(shown)
 
 
-def refuse_outputs(out: Path | None, picture: Path | None) -> None:
-    """Raise before the work if its results could not be written after it."""
-    from peppermill.report.figures import refuse_other_formats
-
-    refuse_unwritable(out)
-    if picture:
-        refuse_unwritable(picture)
-        refuse_other_formats(picture)
-
-
-def deliver(
-    show_results: Callable[[], None],
-    out: Path | None,
-    run: Callable[[], Run],
-    picture: Path | None,
-    draw: Callable[[], Figure],
-) -> None:
-    """Write the run file and the picture, if they are asked for, and then print.
-
-    In this order, because a broken pipe, or a full disk under a log, must not lose the results.
-    """
-    from peppermill.report.figures import save_figure
-    from peppermill.report.run import write_run
-
-    if out:
-        write_run(run(), out)
-    if picture:
-        save_figure(draw(), picture)
-    show_results()
-    for path in filter(None, (out, picture)):
-        say(f"wrote {path}")
-
-
-def say_next(out: Path, model: str, data: str | None, weights: Path | None, trust: bool) -> None:
+def say_next(out: Path, network: Network, data: str | None) -> None:
     """Say which ensemble was written, and the command that tests it; on the same data if part of them is left."""
-    with_weights = f" --weights {weights}" if weights else ""
+    options = (f" --weights {network.weights}" if network.weights else "") + " --trust" * network.trust
     say(f"wrote {out} ({out.stat().st_size:,} bytes). Next:")
     tested = shlex.quote(data) if data else "TEST-DATA"
-    say(f"peppermill evaluate {shlex.quote(model)} {tested}{with_weights} --pep {out}{' --trust' * trust}")
+    say(f"peppermill evaluate {shlex.quote(network.model)} {tested}{options} --pep {out}")
 
 
 @contextmanager

@@ -8,7 +8,7 @@ import typer
 from rich.table import Table
 
 from peppermill.cli import options, which_items
-from peppermill.cli.console import deliver, refuse_outputs, say, show
+from peppermill.cli.console import say, show
 from peppermill.curvature.analysis import LocalAnalysis, local_analysis
 from peppermill.curvature.prediction import Carried, EffectPoint, carried_by, compare_effects
 from peppermill.predictions import predict
@@ -23,37 +23,30 @@ GRID = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0)  # in units of the largest bel
 
 def command(
     context: typer.Context,
-    model: options.Model,
+    network: options.Network,
     data: options.Data,
-    weights: options.Weights = None,
+    results: options.Results,
     probes: Annotated[int, typer.Option(help="Random directions; errors fall with their square root.")] = 16,
     sigmas: options.Sigmas = None,
-    out: options.RunFile = None,
-    picture: options.Picture = None,
     parameters: options.Parameters = "kernels",
     size: Annotated[int, typer.Option(help="Members of the ensemble that is measured: pairs, so an even number.")] = 20,
     seed: options.Seed = 0,
     likelihood: options.LikelihoodName = "categorical",
     batch_size: options.BatchSize = 500,
-    device: options.Device = "cpu",
-    trust: options.Trust = False,
 ) -> None:
     """Show Laplacian, Fisher trace and effect rate at the network's weights; predicted beside measured PEP effect."""
-    refuse_outputs(out, picture)
-    source = options.source(model, weights, device, trust)
-    network, labelled = source.model, which_items.labelled(data, source)
-    analysis = local_analysis(network, labelled, **options.arguments_of(local_analysis, context))
+    source = network.source()
+    model, labelled = source.model, which_items.labelled(data, source)
+    analysis = local_analysis(model, labelled, **options.arguments_of(local_analysis, context))
     upper = analysis.believable_range[1]
     grid = options.numbers(sigmas, "--sigmas") if sigmas else [upper * step for step in GRID]
-    points = compare_effects(analysis, network, labelled, grid, **options.arguments_of(compare_effects, context))
-    carried = carried_by(analysis.item_rates, predict(network, labelled, likelihood=likelihood))
-    title, panel = f"curvature of {model} on {data}", curvature_panel(analysis, points, carried)
+    points = compare_effects(analysis, model, labelled, grid, **options.arguments_of(compare_effects, context))
+    carried = carried_by(analysis.item_rates, predict(model, labelled, likelihood=likelihood))
+    title, panel = f"curvature of {network.model} on {data}", curvature_panel(analysis, points, carried)
     settings = options.settings(context, "model", "data", "probes", "size", "parameters")
-    deliver(
+    results.deliver(
         lambda: _show(analysis, points, carried),
-        out,
-        lambda: Run(title, settings, (), provenance=provenance(seed, network), curvature=panel),
-        picture,
+        lambda: Run(title, settings, (), provenance=provenance(seed, model), curvature=panel),
         lambda: figures.effect_curves(points, analysis.items, upper),
     )
 

@@ -28,10 +28,9 @@ MAX_NLL_LOSS = 0.001  # that using fewer members may cost
 
 def command(
     context: typer.Context,
-    model: options.Model,
+    network: options.Network,
     data: options.Data,
-    pep: options.Pep = None,
-    weights: options.Weights = None,
+    predictor: options.Predictor,
     out: options.RunFile = None,
     sweep: Annotated[
         str | None, typer.Option(metavar="DATA", help="Also sweep sigma on these, for the report.")
@@ -45,19 +44,12 @@ def command(
     all_items: Annotated[bool, typer.Option("--all-items", help="Test also on the items that were tuned on.")] = False,
     rule: Annotated[Path | None, typer.Option(help="Mark what a rule of `peppermill abstain` keeps.")] = None,
     bins: options.Bins = 20,
-    likelihood: options.LikelihoodOrOwn = None,
     seed: options.BootstrapSeed = 0,
-    batch_size: options.BatchSize = 500,
-    engine: options.EngineName = "auto",
-    precision: options.Precision = None,
-    device: options.Device = "cpu",
-    trust: options.Trust = False,
 ) -> None:
     """Score the network with intervals; with --pep, also the ensemble and its paired differences from the network."""
     refuse_unwritable(out)
-    source = options.source(model, weights, device, trust)
-    network = source.model
-    ensemble = options.ensemble(pep, network, likelihood, engine, precision)
+    source = network.source()
+    ensemble = predictor.ensemble(source.model)
     if sweep and ensemble is None:
         raise ValueError("`--sweep` shows the noise of an ensemble: name it with `--pep pep.json`.")
     labelled, names = which_items.testing(data, source, ensemble, all_items)
@@ -67,20 +59,20 @@ def command(
     swept = None
     if sweep and ensemble:
         tuned = which_items.tuned(sweep, source, ensemble)
-        swept = sweep_around(ensemble, tuned, bins=bins, batch_size=batch_size)
+        swept = sweep_around(ensemble, tuned, bins=bins, batch_size=predictor.batch_size)
     rivals = [pep for pep in (ensemble.one_pass, ensemble) if pep] if ensemble else []
     run = record_run(
-        {"network": network, **{rival.method: rival for rival in rivals}},
-        Batches(labelled, network, batch_size=batch_size),
-        title=f"{model} on {data}",
+        {"network": source.model, **{rival.method: rival for rival in rivals}},
+        Batches(labelled, source.model, batch_size=predictor.batch_size),
+        title=f"{network.model} on {data}",
         sweep=swept,
         class_names=lines_of(class_names, "a file of classes", "the name of a class") if class_names else names,
         settings=settings,
-        likelihood=likelihood or (ensemble.likelihood if ensemble else None),
+        likelihood=predictor.likelihood or (ensemble.likelihood if ensemble else None),
         bins=bins,
         seed=seed,
         images=images,
-        rule=load_abstention(rule, ensemble or network, likelihood=likelihood) if rule else None,
+        rule=load_abstention(rule, ensemble or source.model, likelihood=predictor.likelihood) if rule else None,
     )
     if rank():
         return

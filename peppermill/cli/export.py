@@ -22,14 +22,11 @@ EXAMPLES = (
 
 
 def command(
-    model: options.Model,
+    network: options.Network,
     pep: options.RequiredPep,
-    weights: options.Weights = None,
     out: Annotated[Path, typer.Option(help="The file: .pt2 for torch.export or .onnx.")] = Path("model.pt2"),
     example: Annotated[str | None, typer.Option(metavar="DATA", help="Data like the later inputs; two items.")] = None,
     shape: Annotated[str | None, typer.Option(help="In place of --example: the shape of an input, 3,224,224.")] = None,
-    device: options.Device = "cpu",
-    trust: options.Trust = False,
 ) -> None:
     """Write one file that gives the ensemble's probabilities for any number of items, without peppermill.
 
@@ -44,7 +41,7 @@ def command(
         if any(number < 1 or number != int(number) for number in numbers):
             raise ValueError(f"`--shape {shape}` must be whole numbers separated by commas, as in 3,224,224.")
         inputs = torch.randn(2, *map(int, numbers), generator=torch.Generator().manual_seed(0))
-    source = options.source(model, weights, device, trust)
+    source = network.source()
     if example:
         items, labelled, names = which_items.to_predict(example, source)
         if not labelled and names is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -14,7 +13,6 @@ from peppermill.distributed.group import rank
 from peppermill.engines import engine_named
 from peppermill.fitting import fit
 from peppermill.noise import Noise
-from peppermill.plumbing.files import refuse_unwritable
 from peppermill.tuning import SEARCHES, search_named
 
 EXAMPLES = "peppermill fit python:my_models:resnet npz:validation.npz --weights resnet.safetensors --temperature"
@@ -22,46 +20,32 @@ EXAMPLES = "peppermill fit python:my_models:resnet npz:validation.npz --weights 
 
 def command(
     context: typer.Context,
-    model: options.Model,
+    network: options.Network,
     data: options.Data,
-    out: options.Ensemble = Path("pep.json"),
-    weights: options.Weights = None,
-    validation: options.Validation = None,
-    split_seed: options.SplitSeed = None,
+    tuning: options.Tuning,
     temperature: Annotated[bool, typer.Option("--temperature", help="Tune a temperature together with sigma.")] = False,
-    parameters: options.Parameters = "kernels",
     size: options.Size = 10,
-    noise: options.Noise = "gaussian",
     antithetic: options.Antithetic = True,
-    seed: options.Seed = 0,
     lower: Annotated[float | None, typer.Option(help="Search sigma from here.")] = None,
     upper: Annotated[
         float | None, typer.Option(help="Search sigma up to here; by default, chosen automatically.")
     ] = None,
     search: Annotated[str | None, typer.Option(help=f"How sigma is searched: {options.listed(SEARCHES)}.")] = None,
     iterations: Annotated[int | None, typer.Option(help="Iterations of the golden section; 7 in the paper.")] = None,
-    likelihood: options.LikelihoodName = "categorical",
-    views: options.Views = None,
-    batch_size: options.BatchSize = 500,
-    engine: options.EngineName = "auto",
-    precision: options.Precision = None,
-    device: options.Device = "cpu",
-    trust: options.Trust = False,
 ) -> None:
     """Find the size of the noise on validation data and write the ensemble, about a kilobyte."""
-    refuse_unwritable(out)
-    source = options.source(model, weights, device, trust)
-    labelled, split = which_items.tuning(data, source, validation, split_seed)
+    source = network.source()
+    labelled, split = which_items.tuning(data, source, tuning.validation, tuning.split_seed)
     chosen = {
-        "noise": Noise(noise, antithetic, seed),
+        "noise": Noise(tuning.noise, antithetic, tuning.seed),
         "search": search_named(search, lower=lower, upper=upper, iterations=iterations),
-        "engine": engine_named(engine, precision),
-        "views": options.names(views),
+        "engine": engine_named(tuning.engine, tuning.precision),
+        "views": options.names(tuning.views),
     }
     pep = fit(source.model, labelled, **{**options.arguments_of(fit, context), **chosen})
     if rank():
         return
-    pep.with_split(split).save(out)
+    pep.with_split(split).save(tuning.out)
     count, best, passes = pep.search.items, pep.search.best, pep.search.passes or 0.0
     found = best.tempered_log_likelihood if temperature else best.log_likelihood
     with_temperature = f", T = {pep.temperature:.4g}" if temperature else ""
@@ -71,7 +55,7 @@ def command(
         f"{count:,} items{drawn} and {passes:.1f} forward passes ({passes / size:.1f} of all {size} members)"
     )
     say(f"validation NLL {-pep.search.baseline.log_likelihood / count:.4f} -> {-found / count:.4f}")
-    if temperature and model.startswith("hf:"):
+    if temperature and network.model.startswith("hf:"):
         alone = json.dumps({"logit_sigma": float(f"{pep.search.baseline.temperature:.4g}")})
         say(f"vLLM serves the network without noise; its own temperature is: --pooler-config '{alone}'")
-    say_next(out, model, data if split else None, weights, trust)
+    say_next(tuning.out, network, data if split else None)

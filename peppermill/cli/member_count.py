@@ -8,7 +8,7 @@ import typer
 from rich.table import Table
 
 from peppermill.cli import options, which_items
-from peppermill.cli.console import deliver, refuse_outputs, say, show
+from peppermill.cli.console import say, show
 from peppermill.data import Batches
 from peppermill.ensemble import load
 from peppermill.evaluation.member_count import SizeCurve, size_curve
@@ -21,31 +21,23 @@ EXAMPLES = "peppermill size python:my_models:resnet npz:test.npz --weights resne
 
 def command(
     context: typer.Context,
-    model: options.Model,
+    network: options.Network,
     data: options.Data,
     pep: options.RequiredPep,
+    results: options.Results,
     loss: Annotated[float, typer.Option(help="The loss in NLL that you accept.")] = 0.001,
-    weights: options.Weights = None,
-    out: options.RunFile = None,
-    picture: options.Picture = None,
     seed: options.BootstrapSeed = 0,
     batch_size: options.BatchSize = 500,
-    device: options.Device = "cpu",
-    trust: options.Trust = False,
 ) -> None:
     """Show the NLL against the number of members, from one pass of those in the ensemble, and how many are enough."""
-    refuse_outputs(out, picture)
-    source = options.source(model, weights, device, trust)
-    network = source.model
-    ensemble = load(pep, network)
+    source = network.source()
+    ensemble = load(pep, source.model)
     labelled = which_items.labelled(data, source)
-    curve = size_curve(ensemble, Batches(labelled, network, batch_size=batch_size), seed=seed)
+    curve = size_curve(ensemble, Batches(labelled, source.model, batch_size=batch_size), seed=seed)
     settings = options.settings(context, "model", "data", "weights", "pep")
-    deliver(
+    results.deliver(
         lambda: _show(curve, loss),
-        out,
-        lambda: Run(f"size of {pep}", settings, (), provenance=provenance(seed, network), sizes=curve),
-        picture,
+        lambda: Run(f"size of {pep}", settings, (), provenance=provenance(seed, source.model), sizes=curve),
         lambda: figures.size_curve(curve, loss),
     )
 

@@ -1,27 +1,34 @@
-"""The arguments and options that several commands share, each declared once; their help lists the registries' rows."""
+"""The arguments and options that several commands share, each declared once: alone, or in a group of related ones."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
 import typer
 from torch import nn
 
+from peppermill.cli.console import say
 from peppermill.cli.torchrun import own_gpu
 from peppermill.engines import ENGINES, engine_named
 from peppermill.ensemble import PepEnsemble, load
 from peppermill.likelihood import LIKELIHOODS
 from peppermill.noise import LAWS
 from peppermill.parameters import RULES
+from peppermill.plumbing.files import refuse_unwritable
 from peppermill.sources import help_for, source_from
 from peppermill.sources.source import Source
 from peppermill.sources.weight_files import load_weights
 from peppermill.views import VIEWS
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from peppermill.report.run import Run
 
 
 def listed(rows: Mapping[str, Any]) -> str:
@@ -30,11 +37,9 @@ def listed(rows: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} ({text.rstrip('.')})" for name, text in helps.items())
 
 
-Model = Annotated[str, typer.Argument(metavar="MODEL", help=f"The network: {help_for('model')}.")]
 DATA_HELP = help_for("data", "raw data")
 Data = Annotated[str, typer.Argument(metavar="DATA", help=f"Labelled data: {DATA_HELP}.")]
 AnyData = Annotated[str, typer.Argument(metavar="DATA", help=f"Data, with labels or without: {DATA_HELP}.")]
-Weights = Annotated[Path | None, typer.Option(help="Weights: .safetensors, .pt, .pth (a state dict), .h5 of Keras.")]
 Trust = Annotated[
     bool, typer.Option("--trust", help="Open MODEL even if it is a .pt2: a program, which may run any code.")
 ]
@@ -46,20 +51,116 @@ Antithetic = Annotated[bool, typer.Option("--antithetic/--independent", help="Me
 Seed = Annotated[int, typer.Option(help="The seed of the noise.")]
 BootstrapSeed = Annotated[int, typer.Option("--seed", min=0, help="The seed of the bootstrap.")]
 LikelihoodName = Annotated[str, typer.Option("--likelihood", help=f"Of the labels: {', '.join(LIKELIHOODS)}.")]
-LikelihoodOrOwn = Annotated[str | None, typer.Option("--likelihood", help=f"As in --pep, or {', '.join(LIKELIHOODS)}.")]
 Bins = Annotated[int, typer.Option(help="Bins of the calibration error.")]
-Views = Annotated[list[str] | None, typer.Option(help=f"Members see the inputs and: {listed(VIEWS)}; repeatable.")]
-Validation = Annotated[int | None, typer.Option(help="Tune on this many items of DATA; the rest is for tests.")]
-SplitSeed = Annotated[int | None, typer.Option(help="The seed by which --validation draws its items; 0.")]
-Ensemble = Annotated[Path, typer.Option("--out", help="Where to write the ensemble.")]
 BatchSize = Annotated[int, typer.Option(help="Items in a batch.")]
 EngineName = Annotated[str, typer.Option("--engine", help=f"How the members run: {listed(ENGINES)}.")]
 Precision = Annotated[str | None, typer.Option(help="Compute in bfloat16 or float16; by default as the network is.")]
-Pep = Annotated[Path | None, typer.Option(help="An ensemble that `peppermill fit` wrote.")]
 RequiredPep = Annotated[Path, typer.Option("--pep", help="An ensemble that `peppermill fit` wrote.")]
 RunFile = Annotated[Path | None, typer.Option("--out", help="Also write the results as JSON, for `peppermill report`.")]
-Picture = Annotated[Path | None, typer.Option(help="Also draw the results: .png, .svg or .pdf.")]
 Sigmas = Annotated[str | None, typer.Option(help="Values separated by commas; chosen automatically by default.")]
+
+
+@dataclass(frozen=True)
+class Network:
+    """The network of a command: its name, its weights and its device."""
+
+    model: Annotated[str, typer.Argument(metavar="MODEL", help=f"The network: {help_for('model')}.")]
+    weights: Annotated[
+        Path | None, typer.Option(help="Weights: .safetensors, .pt, .pth (a state dict), .h5 of Keras.")
+    ] = None
+    device: Device = "cpu"
+    trust: Trust = False
+
+    def source(self) -> Source:
+        """The network, with its weights, on its device, and how its inputs are made."""
+        made = source_from(self.model, pretrained=self.weights is None, trust=self.trust)
+        if self.weights is not None:
+            load_weights(made.model, self.weights)
+        return replace(made, model=made.model.to(device_named(self.device)))
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """The ensemble of a command on top of its network, if one is asked for, and how it runs."""
+
+    pep: Annotated[Path | None, typer.Option(help="An ensemble that `peppermill fit` wrote.")] = None
+    likelihood: Annotated[str | None, typer.Option(help=f"As in --pep, or {', '.join(LIKELIHOODS)}.")] = None
+    batch_size: BatchSize = 500
+    engine: EngineName = "auto"
+    precision: Precision = None
+
+    def ensemble(self, network: nn.Module) -> PepEnsemble | None:
+        """The ensemble in the file, with the likelihood that it was fitted with."""
+        engine_named(self.engine, self.precision)
+        if self.pep is None:
+            if self.engine != "auto" or self.precision:
+                raise ValueError(
+                    "`--engine` and `--precision` are for the members of an ensemble: name it with `--pep pep.json`."
+                )
+            return None
+        found = load(self.pep, network, engine=self.engine, precision=self.precision)
+        if self.likelihood not in (None, found.likelihood.name):
+            raise ValueError(
+                f"`--likelihood {self.likelihood}` contradicts {self.pep}, fitted with {found.likelihood.name}: leave "
+                "the option out."
+            )
+        return found
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """Where an ensemble is tuned and written, and how it runs meanwhile."""
+
+    out: Annotated[Path, typer.Option(help="Where to write the ensemble.")] = Path("pep.json")
+    validation: Annotated[int | None, typer.Option(help="Tune on this many items of DATA; the rest is for tests.")] = (
+        None
+    )
+    split_seed: Annotated[int | None, typer.Option(help="The seed by which --validation draws its items; 0.")] = None
+    parameters: Parameters = "kernels"
+    noise: Noise = "gaussian"
+    seed: Seed = 0
+    likelihood: LikelihoodName = "categorical"
+    views: Annotated[
+        list[str] | None, typer.Option(help=f"Members see the inputs and: {listed(VIEWS)}; repeatable.")
+    ] = None
+    batch_size: BatchSize = 500
+    engine: EngineName = "auto"
+    precision: Precision = None
+
+    def __post_init__(self) -> None:
+        refuse_unwritable(self.out)
+
+
+@dataclass(frozen=True)
+class Results:
+    """The files that a command can write beside what it prints; refused before the work if they cannot be written."""
+
+    out: RunFile = None
+    picture: Annotated[Path | None, typer.Option(help="Also draw the results: .png, .svg or .pdf.")] = None
+
+    def __post_init__(self) -> None:
+        from peppermill.report.figures import refuse_other_formats
+
+        refuse_unwritable(self.out)
+        if self.picture:
+            refuse_unwritable(self.picture)
+            refuse_other_formats(self.picture)
+
+    def deliver(self, show: Callable[[], None], run: Callable[[], Run], draw: Callable[[], Figure]) -> None:
+        """Write the files that are asked for, and then print.
+
+        In this order, because a broken pipe, or a full disk under a log, must not lose the results.
+        """
+        from peppermill.report.figures import save_figure
+        from peppermill.report.run import write_run
+
+        if self.out:
+            write_run(run(), self.out)
+        if self.picture:
+            save_figure(draw(), self.picture)
+        show()
+        for path in filter(None, (self.out, self.picture)):
+            say(f"wrote {path}")
 
 
 def arguments_of(function: Callable[..., Any], context: typer.Context) -> dict[str, Any]:
@@ -72,33 +173,6 @@ def settings(context: typer.Context, *names: str) -> dict[str, Any]:
     """The options of this command as a run file keeps them."""
     values = {name: context.params[name] for name in names}
     return {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}
-
-
-def source(model: str, weights: Path | None, device: str, trust: bool) -> Source:
-    """The network, with its weights, on its device, and how its inputs are made."""
-    made = source_from(model, pretrained=weights is None, trust=trust)
-    if weights is not None:
-        load_weights(made.model, weights)
-    return replace(made, model=made.model.to(device_named(device)))
-
-
-def ensemble(
-    pep: Path | None, network: nn.Module, likelihood: str | None, engine: str, precision: str | None
-) -> PepEnsemble | None:
-    """The ensemble in a file, if one is asked for, with the likelihood that it was fitted with."""
-    engine_named(engine, precision)
-    if pep is None and (engine != "auto" or precision):
-        raise ValueError(
-            "`--engine` and `--precision` are for the members of an ensemble: name it with `--pep pep.json`."
-        )
-    if pep is None:
-        return None
-    found = load(pep, network, engine=engine, precision=precision)
-    if likelihood not in (None, found.likelihood.name):
-        raise ValueError(
-            f"`--likelihood {likelihood}` contradicts {pep}, fitted with {found.likelihood.name}: leave the option out."
-        )
-    return found
 
 
 def names(given: list[str] | None) -> list[str]:

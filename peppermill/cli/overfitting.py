@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 
 from peppermill.cli import options, which_items
-from peppermill.cli.console import deliver, refuse_outputs, say, show
+from peppermill.cli.console import say, show
 from peppermill.evaluation.overfitting import NAMES, OverfittingProbe, probe_overfitting
 from peppermill.report import figures
 from peppermill.report.provenance import provenance
@@ -29,8 +29,7 @@ def command(
     train: Annotated[str, typer.Option(help="The data that the network was trained on, as DATA of `fit`.")],
     validation: Annotated[str, typer.Option(help="The data on which sigma and the curvature are found.")],
     test: Annotated[str, typer.Option(help="The data on which overfitting and the PEP effect are measured.")],
-    out: options.RunFile = None,
-    picture: options.Picture = None,
+    results: options.Results,
     parameters: options.Parameters = "kernels",
     size: options.Size = 10,
     probes: Annotated[int, typer.Option(help="Random directions of the local analysis.")] = 8,
@@ -41,8 +40,7 @@ def command(
     trust: options.Trust = False,
 ) -> None:
     """Compare the train-test gap of each checkpoint with sigma*, PEP effect and curvature (Figure 3)."""
-    refuse_outputs(out, picture)
-    source = options.source(model, None, device, trust)
+    source = options.Network(model, None, device, trust).source()
     data = {name: which_items.labelled(context.params[name], source) for name in ("train", "validation", "test")}
     found = probe_overfitting(source.model, checkpoints, **{**options.arguments_of(probe_overfitting, context), **data})
     settings = {
@@ -50,11 +48,9 @@ def command(
         "checkpoints": [str(path) for path in checkpoints],
     }
     title = f"overfitting of {model}"
-    deliver(
+    results.deliver(
         lambda: _show(found),
-        out,
         lambda: Run(title, settings, (), provenance=provenance(seed), overfitting=overfitting_panel(found)),
-        picture,
         lambda: figures.overfitting_scatter(found),
     )
 

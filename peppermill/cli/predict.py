@@ -28,10 +28,9 @@ EXAMPLES = (
 
 
 def command(
-    model: options.Model,
+    network: options.Network,
     data: options.AnyData,
-    pep: options.Pep = None,
-    weights: options.Weights = None,
+    predictor: options.Predictor,
     out: Annotated[Path, typer.Option(help="Where to write the predictions: .npz or .csv.")] = Path("predictions.npz"),
     columns: Annotated[
         str | None,
@@ -41,12 +40,6 @@ def command(
             f"{', '.join(VARIANCES)}."
         ),
     ] = None,
-    likelihood: options.LikelihoodOrOwn = None,
-    batch_size: options.BatchSize = 500,
-    engine: options.EngineName = "auto",
-    precision: options.Precision = None,
-    device: options.Device = "cpu",
-    trust: options.Trust = False,
 ) -> None:
     """Write `log_probs` [N, K] and `predicted` [N] of the data, or other --columns, and `labels` [N] if they have any.
 
@@ -56,17 +49,15 @@ def command(
     refuse_unwritable(out)
     if out.suffix not in (".npz", ".csv"):
         raise ValueError(f"`--out {out}` must end in .npz or .csv.")
-    source = options.source(model, weights, device, trust)
-    network = source.model
-    predictor = options.ensemble(pep, network, likelihood, engine, precision) or network
-    chosen = likelihood_of(predictor, likelihood)
-    wanted = _columns(columns, chosen, pep is not None)
+    source = network.source()
+    model, likelihood = predictor.ensemble(source.model) or source.model, predictor.likelihood
+    wanted = _columns(columns, likelihood_of(model, likelihood), predictor.pep is not None)
     items, labelled, names = which_items.to_predict(data, source)
     asked: Any = {"likelihood": likelihood, "uncertainty": columns is not None}
     if not labelled and names is None:
-        found = predict_unlabelled(predictor, items, batch_size=batch_size, **asked)
+        found = predict_unlabelled(model, items, batch_size=predictor.batch_size, **asked)
     else:
-        found = predict(predictor, Batches(items, network, batch_size=batch_size), **asked)
+        found = predict(model, Batches(items, source.model, batch_size=predictor.batch_size), **asked)
     known = {"mean": found.log_probs[:, 0], "log_variance": found.log_probs[:, 1], "log_probs": found.log_probs}
     known |= {"predicted": found.log_probs.argmax(dim=1), "probabilities": found.log_probs.exp()}
     known |= found.uncertainty.values if found.uncertainty else {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from peppermill.cli import options, which_items
-from peppermill.cli.console import deliver, refuse_outputs, show_sweep
+from peppermill.cli.console import show_sweep
 from peppermill.distributed.group import rank
 from peppermill.evaluation.sweep import sweep_sigma
 from peppermill.report import figures
@@ -19,12 +19,10 @@ EXAMPLES = (
 
 def command(
     context: typer.Context,
-    model: options.Model,
+    network: options.Network,
     data: options.Data,
+    results: options.Results,
     sigmas: options.Sigmas = None,
-    weights: options.Weights = None,
-    out: options.RunFile = None,
-    picture: options.Picture = None,
     parameters: options.Parameters = "kernels",
     size: options.Size = 10,
     noise: options.Noise = "gaussian",
@@ -35,22 +33,17 @@ def command(
     batch_size: options.BatchSize = 500,
     engine: options.EngineName = "auto",
     precision: options.Precision = None,
-    device: options.Device = "cpu",
-    trust: options.Trust = False,
 ) -> None:
     """Compute the log-likelihood of the ensemble and of its members, and every score, along a grid of sigma."""
-    refuse_outputs(out, picture)
     grid = options.numbers(sigmas, "--sigmas") if sigmas else None
-    source = options.source(model, weights, device, trust)
+    source = network.source()
     labelled = which_items.labelled(data, source)
     swept = sweep_sigma(source.model, labelled, grid, **options.arguments_of(sweep_sigma, context))
     if rank():
         return
     settings = options.settings(context, "model", "weights", "data", "parameters", "size", "noise", "antithetic")
-    deliver(
+    results.deliver(
         lambda: show_sweep(plain(swept)),
-        out,
-        lambda: Run(f"sweep of {model}", settings, (), swept, provenance(seed)),
-        picture,
+        lambda: Run(f"sweep of {network.model}", settings, (), swept, provenance(seed)),
         lambda: figures.sigma_curve(swept, swept.best.sigma),
     )
