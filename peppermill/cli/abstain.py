@@ -22,7 +22,7 @@ EXAMPLES = (
 def command(
     network: options.Network,
     data: options.Data,
-    predictor: options.Predictor,
+    predictor: options.EnsembleFile,
     out: Annotated[Path, typer.Option(help="Where to write the rule, for `pm.load_abstention`.")] = Path("rule.json"),
     risk: Annotated[float, typer.Option(help="The error rate of what is kept, at most.")] = 0.01,
     confidence: Annotated[float, typer.Option(help="With which this is promised.")] = 0.95,

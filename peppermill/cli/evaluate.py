@@ -30,7 +30,7 @@ def command(
     context: typer.Context,
     network: options.Network,
     data: options.Data,
-    predictor: options.Predictor,
+    predictor: options.EnsembleFile,
     out: options.RunFile = None,
     sweep: Annotated[
         str | None, typer.Option(metavar="DATA", help="Also sweep sigma on these, for the report.")

@@ -80,7 +80,7 @@ class Network:
 
 
 @dataclass(frozen=True)
-class Predictor:
+class EnsembleFile:
     """The ensemble of a command on top of its network, if one is asked for, and how it runs."""
 
     pep: Annotated[Path | None, typer.Option(help="An ensemble that `peppermill fit` wrote.")] = None

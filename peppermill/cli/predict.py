@@ -30,7 +30,7 @@ EXAMPLES = (
 def command(
     network: options.Network,
     data: options.AnyData,
-    predictor: options.Predictor,
+    predictor: options.EnsembleFile,
     out: Annotated[Path, typer.Option(help="Where to write the predictions: .npz or .csv.")] = Path("predictions.npz"),
     columns: Annotated[
         str | None,
