@@ -23,6 +23,7 @@ TITLES = {
     "pep_kernels_temperature": "PEP with T, all kernels",
     "pep_antithetic": "PEP, antithetic",
     "pep_kernels": "PEP, all kernels",
+    "pep_default": "the library's default with T",
 }
 SCORES = {"nll": "NLL", "brier": "Brier", "ece": "ECE %", "error": "Error %"}
 UNITS = {"nll": 1, "brier": 1, "ece": 100, "error": 100}
@@ -84,7 +85,8 @@ def paper_table(rows: Rows, score: str) -> str:
 
 def our_table(rows: Rows, score: str) -> str:
     """PEP and temperature scaling again, and our columns; the smallest mean of a row in bold."""
-    columns = ("pep", "temperature", *(name for name in TITLES if name not in COLUMNS))
+    every = set.intersection(*(set(row["columns"]) for row in rows.values()))
+    columns = ("pep", "temperature", *(name for name in TITLES if name not in COLUMNS and name in every))
     lines = []
     for row in rows.values():
         found = [cell(row, column, score) for column in columns]

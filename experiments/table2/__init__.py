@@ -12,7 +12,7 @@ from typing import Any
 
 from experiments.resume import read_result, write_result
 from experiments.settings import Settings, arithmetic
-from experiments.table2.methods import METHODS, column
+from experiments.table2.methods import METHODS, column, item_tests
 from experiments.table2.weight_averaging import swa_from
 from experiments.table2.work import Work
 
@@ -31,7 +31,7 @@ def main(settings: Settings) -> dict[str, Any]:
             settings.say(f"{work.row.title}: done, in {path}")
             found[name] = known
             continue
-        columns = {}
+        columns: dict[str, dict[str, Any]] = {}
         with arithmetic(settings.precision):
             for method in METHODS:
                 unused = () if method == "swa" else ("swa",)  # another schedule changes only its own column
@@ -42,7 +42,10 @@ def main(settings: Settings) -> dict[str, Any]:
             **made_of,
             "machine": {"device": settings.device, "precision": settings.precision},
             "items": {split: len(getattr(work.data, split)[1]) for split in ("train", "validation", "test")},
-            "columns": columns,
+            "columns": {
+                name: {key: part for key, part in one.items() if key != "nll_by_item"} for name, one in columns.items()
+            },
+            "tests_over_items": item_tests(columns),
             "training": {stage: work.losses[stage] for stage in sorted(work.losses)},
             "seconds": work.seconds,
         }

@@ -7,6 +7,9 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import numpy as np
+import torch
+from scipy import stats
 from torch import Tensor
 
 import peppermill as pm
@@ -86,6 +89,12 @@ def pep_kernels(work: Work) -> Iterator[Any]:
         yield _joint_fit(work, network, seed, "kernels").without_temperature().with_size(work.settings.size)
 
 
+def pep_default(work: Work) -> Iterator[Any]:
+    """The library's own default with T: ten members in pairs, every kernel perturbed."""
+    for seed, network in zip(work.settings.seeds, work.networks, strict=True):
+        yield work.fit(network, work.settings.our_tuning_size, pm.Noise(seed=seed), temperature=True)
+
+
 #: The columns: the paper's in its order, then ours. A new one is one function and one row here.
 METHODS: dict[str, Callable[[Work], Iterable[Any]]] = {
     "baseline": baseline,
@@ -98,6 +107,7 @@ METHODS: dict[str, Callable[[Work], Iterable[Any]]] = {
     "pep_kernels_temperature": pep_kernels_temperature,
     "pep_antithetic": pep_antithetic,
     "pep_kernels": pep_kernels,
+    "pep_default": pep_default,
 }
 
 
@@ -105,10 +115,12 @@ def column(work: Work, method: str) -> dict[str, Any]:
     """The scores of every predictor of a method on the test images, and what was fitted for each."""
     scores: dict[str, list[float]] = {score: [] for score in SCORES}
     fitted: dict[str, list[float]] = {"sigma": [], "temperature": []}
+    items: list[Tensor] = []  # of each predictor, the negative log-likelihood of every test image
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", pm.PepWarning)  # a best sigma of 0 is a number of the table here
         for predictor in METHODS[method](work):
             found = pm.predict(predictor, work.data.test)
+            items.append(-found.log_likelihoods)
             for score, value in scores_of(found.log_probs, found.labels, work.settings.bins).items():
                 scores[score].append(value)
             for name, values in fitted.items():
@@ -122,7 +134,19 @@ def column(work: Work, method: str) -> dict[str, Any]:
         name: values for name, values in fitted.items() if any(value != (name == "temperature") for value in values)
     }
     over = f"{work.settings.ensemble_draws} draws" if method == "deep_ensembles" else "models"
-    return {"scores": scores, "over": over, **shown}
+    by_item = torch.stack(items).mean(dim=0).cpu()
+    return {"scores": scores, "over": over, **shown, "nll_by_item": [round(value, 6) for value in by_item.tolist()]}
+
+
+def item_tests(columns: dict[str, dict[str, Any]]) -> dict[str, dict[str, float]]:
+    """Paired tests over the test images of the NLL, mean over models: every method against two of the paper's."""
+    found = {}
+    for method, other in ((m, o) for o in ("baseline", "temperature") for m in columns if m != o):
+        difference = np.subtract(columns[method]["nll_by_item"], columns[other]["nll_by_item"])
+        error = float(stats.sem(difference))
+        p = float(2 * stats.norm.sf(abs(difference.mean()) / error)) if error else 1.0
+        found[f"{method} - {other}"] = {"difference": float(difference.mean()), "standard_error": error, "p": p}
+    return found
 
 
 def scores_of(log_probs: Tensor, labels: Tensor, bins: int) -> dict[str, float]:

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from scipy import stats
 
 import peppermill as pm
 from experiments import table2
 from experiments.settings import Settings, paper_layers
-from experiments.table2.methods import METHODS, SCORES
+from experiments.table2.methods import METHODS, SCORES, item_tests
 from experiments.table2.work import Work
 from tests.experiments.conftest import write_data
 
@@ -107,7 +108,7 @@ def test_the_columns_are_what_the_library_says_of_the_same_networks(whole: tuple
         pytest.param(": baseline", marks=pytest.mark.slow),
         pytest.param("dropout, seed 18: epoch  1", marks=pytest.mark.slow),
         pytest.param(": swa", marks=pytest.mark.slow),
-        ": pep_kernels",
+        ": pep_default",
     ],
 )
 def test_a_run_killed_at_any_moment_ends_with_the_same_table(
@@ -164,3 +165,18 @@ def test_wrong_settings_are_named() -> None:
         Settings(learning_rate=-1.0)
     with pytest.raises(ValueError, match="`device='gpu'` cannot be used here: try `--device cpu`"):
         Settings(device="gpu")
+
+
+def test_tests_over_items_are_paired(whole: tuple[Settings, dict[str, Any]]) -> None:
+    """Against scipy, which computes the same statistic from both samples; the normal law replaces Student's."""
+    items = {"baseline": [0.5, 1.5, 0.25, 2.0, 0.75], "temperature": [0.75, 1.0, 0.5, 1.25, 0.5]}
+    columns = {name: {"nll_by_item": values} for name, values in items.items()}
+    found = item_tests(columns)["temperature - baseline"]
+    expected = stats.ttest_rel(items["temperature"], items["baseline"])
+    assert found["difference"] / found["standard_error"] == pytest.approx(expected.statistic)
+    assert found["p"] == pytest.approx(2 * stats.norm.sf(abs(expected.statistic)))
+    named = whole[1]["tests_over_items"]
+    assert len(named) == 2 * (len(METHODS) - 1)
+    means = {name: sum(column["scores"]["nll"]) / 2 for name, column in whole[1]["columns"].items()}
+    difference = means["pep_default"] - means["baseline"]
+    assert named["pep_default - baseline"]["difference"] == pytest.approx(difference, abs=1e-5)
