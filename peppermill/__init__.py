@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from peppermill.integrations.sklearn import PepClassifier as PepClassifier
     from peppermill.likelihood import Bernoulli, Categorical, Gaussian
     from peppermill.noise import Noise
+    from peppermill.plumbing.warnings import PepWarning
     from peppermill.predictions import Predictions, predict
     from peppermill.predictors.augmentation import TestTimeAugmentation
     from peppermill.predictors.deep_ensemble import DeepEnsemble
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from peppermill.tuning.golden import Golden
     from peppermill.tuning.result import Candidate, Race
     from peppermill.tuning.two_stage import TwoStage
-    from peppermill.types import Likelihood, PepWarning, Predictor
+    from peppermill.types import Likelihood, Predictor
     from peppermill.uncertainty import Uncertainty
 
     __version__: str
@@ -127,6 +128,7 @@ _NAMES_BY_MODULE = {
     "fitting": "fit",
     "likelihood": "Bernoulli Categorical Gaussian",
     "noise": "Noise",
+    "plumbing.warnings": "PepWarning",
     "predictions": "Predictions predict",
     "predictors.augmentation": "TestTimeAugmentation",
     "predictors.deep_ensemble": "DeepEnsemble",
@@ -142,7 +144,7 @@ _NAMES_BY_MODULE = {
     "tuning.golden": "Golden",
     "tuning.result": "Candidate Race",
     "tuning.two_stage": "TwoStage",
-    "types": "Likelihood PepWarning Predictor",
+    "types": "Likelihood Predictor",
     "uncertainty": "Uncertainty",
 }
 _MODULE_OF = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names.split()}

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
+from peppermill.datasets.loaders import changing_data, drawn, every
 from peppermill.distributed.group import count, grouped, rank
-from peppermill.plumbing.devices import device_of, dtype_of
-from peppermill.plumbing.loaders import changing_data, drawn, every
 from peppermill.plumbing.nested import bytes_of, digest_of, map_tensors
+from peppermill.plumbing.networks import device_of, dtype_of
 from peppermill.types import Batch, Data, Inputs
 
 MEMORY_BYTES = 2**30  # inputs beyond this are not held in memory at once

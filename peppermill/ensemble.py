@@ -18,7 +18,7 @@ from peppermill.likelihood import likelihood_named, mean_prediction
 from peppermill.noise import Noise
 from peppermill.parameters import Selection
 from peppermill.passes import MemberPass, Request, run_members
-from peppermill.plumbing.modes import as_network, in_training_mode
+from peppermill.plumbing.networks import as_network, in_training_mode
 from peppermill.plumbing.progress import progress
 from peppermill.predictions import Predictions, predict
 from peppermill.recipe import Recipe, difference, fingerprint, read_fingerprint, read_recipe, write_recipe

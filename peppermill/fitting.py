@@ -17,7 +17,7 @@ from peppermill.noise import Noise
 from peppermill.parameters import Selection, rule_name, select
 from peppermill.passes import Request, run_members
 from peppermill.perturbation import Perturbation, warn_half_precision
-from peppermill.plumbing.modes import as_network
+from peppermill.plumbing.networks import as_network
 from peppermill.plumbing.progress import progress
 from peppermill.recipe import Recipe, fingerprint
 from peppermill.tuning import SigmaTuner, search_named

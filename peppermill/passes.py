@@ -9,14 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from peppermill.data import Batches
-from peppermill.distributed.gather import gather_rows
-from peppermill.distributed.group import grouped
+from peppermill.distributed.group import gather_rows, grouped
 from peppermill.engines import Engine, Members
 from peppermill.likelihood import check_batch, ensemble_log_likelihoods, first_items
 from peppermill.perturbation import Perturbation
-from peppermill.plumbing.devices import state_of
-from peppermill.plumbing.modes import explain_shapes, refuse_training_mode
 from peppermill.plumbing.nested import as_arguments, digest_of
+from peppermill.plumbing.networks import explain_shapes, refuse_training_mode, state_of
 from peppermill.types import Batch, Likelihood, Tick
 from peppermill.uncertainty import Calibrate, Spread, Uncertainty, named
 from peppermill.views import View

@@ -9,12 +9,10 @@ import torch
 from torch import Tensor
 
 from peppermill.data import Batches
-from peppermill.distributed.gather import gather_rows
-from peppermill.distributed.group import grouped
+from peppermill.distributed.group import gather_rows, grouped
 from peppermill.likelihood import check_batch, first_items, likelihood_named
-from peppermill.plumbing.devices import state_of
-from peppermill.plumbing.modes import as_network, explain_shapes, refuse_training_mode
 from peppermill.plumbing.nested import InputGuard, as_arguments, digest_of, map_tensors, output_tensor
+from peppermill.plumbing.networks import as_network, explain_shapes, refuse_training_mode, state_of
 from peppermill.plumbing.progress import progress
 from peppermill.types import Data, Inputs, Likelihood
 from peppermill.uncertainty import Uncertainty, without_members

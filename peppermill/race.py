@@ -25,10 +25,11 @@ from peppermill.parameters import Selection
 from peppermill.passes import MemberPass
 from peppermill.plumbing.nested import bytes_of, map_tensors
 from peppermill.plumbing.progress import progress
+from peppermill.plumbing.warnings import PepWarning
 from peppermill.tuning.layer_scales import NoGradientError, Scales, fit_scales, starting_sigma
 from peppermill.tuning.result import VERDICTS, Candidate, Evaluation, Race
 from peppermill.tuning.two_stage import TwoStage
-from peppermill.types import Data, Likelihood, PepWarning
+from peppermill.types import Data, Likelihood
 from peppermill.views import ViewsLike, views_named
 
 NOTHING = "none"  # no calibrator

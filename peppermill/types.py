@@ -67,7 +67,3 @@ class Likelihood(Protocol):
     def outputs(self, predictions: Tensor) -> Tensor:
         """Predictions in the layout of the network's own outputs."""
         ...
-
-
-class PepWarning(UserWarning):
-    """A problem that a careful user should know about, but that does not stop the work."""

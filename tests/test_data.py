@@ -11,8 +11,8 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from peppermill.data import Batches
-from peppermill.plumbing.devices import device_of, dtype_of
 from peppermill.plumbing.nested import as_arguments, call, map_tensors, output_tensor
+from peppermill.plumbing.networks import device_of, dtype_of
 
 X, Y = networks.items(23)
 

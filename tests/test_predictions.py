@@ -108,7 +108,7 @@ def test_the_likelihood_is_what_was_asked_for_else_the_predictors_own_else_categ
 # Without labels
 
 
-@pytest.mark.filterwarnings("ignore::peppermill.types.PepWarning")
+@pytest.mark.filterwarnings("ignore::peppermill.PepWarning")
 @pytest.mark.parametrize("batch_size", [1, 7, 500])
 @pytest.mark.parametrize("likelihood", ["categorical", "bernoulli", "gaussian"])
 @pytest.mark.parametrize("ensemble", [False, True])

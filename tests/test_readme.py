@@ -50,7 +50,7 @@ def test_the_readme_shows_python():
 
 @pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers")  # Lightning's advice
 @pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec.` is deprecated:FutureWarning")  # Lightning's own
-@pytest.mark.filterwarnings("ignore::peppermill.types.PepWarning")
+@pytest.mark.filterwarnings("ignore::peppermill.PepWarning")
 @pytest.mark.parametrize(
     "page",
     [
@@ -67,7 +67,7 @@ def test_every_python_block_runs(page, names):
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::peppermill.types.PepWarning")
+@pytest.mark.filterwarnings("ignore::peppermill.PepWarning")
 def test_the_commands_of_the_page_on_data_run_on_the_folder_that_it_makes(names):
     page = ROOT / "docs" / "data.md"
     exec(blocks(page)[-1], names)  # makes the folder

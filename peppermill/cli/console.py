@@ -99,7 +99,7 @@ def say_next(out: Path, network: Network, data: str | None) -> None:
 @contextmanager
 def notes() -> Iterator[None]:
     """Print this library's warnings as notes, one line each; those of other libraries only with `--debug`."""
-    from peppermill.types import PepWarning
+    from peppermill.plumbing.warnings import PepWarning
 
     def note(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
         if torchrun.launched_rank() == 0 and (debug["on"] or issubclass(category, PepWarning)):

@@ -14,8 +14,8 @@ from peppermill.cli.console import say
 from peppermill.data import Batches
 from peppermill.datasets.splitting import Split, split_of, take
 from peppermill.ensemble import PepEnsemble
-from peppermill.plumbing.modes import as_network
 from peppermill.plumbing.nested import call, output_tensor
+from peppermill.plumbing.networks import as_network
 from peppermill.sources import data_from, data_or_inputs_from
 from peppermill.sources.items import Items
 from peppermill.sources.pictures import Preparation

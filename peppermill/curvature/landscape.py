@@ -14,8 +14,8 @@ from peppermill.data import Batches
 from peppermill.engines.network_shell import Shells
 from peppermill.noise import Noise
 from peppermill.parameters import Selection, select
-from peppermill.plumbing.modes import as_network, explain_shapes, refuse_training_mode
 from peppermill.plumbing.nested import as_arguments, map_tensors, output_tensor
+from peppermill.plumbing.networks import as_network, explain_shapes, refuse_training_mode
 from peppermill.types import Batch, Data, Inputs, Likelihood, Params
 
 MEMORY_BYTES = 2**29  # for activations and gradients: leaves room for torch and the data within 2 GB

@@ -18,7 +18,7 @@ from peppermill.noise import Noise
 from peppermill.parameters import Selection, select
 from peppermill.passes import Request, run_members
 from peppermill.perturbation import Perturbation
-from peppermill.plumbing.modes import as_network
+from peppermill.plumbing.networks import as_network
 from peppermill.plumbing.progress import progress
 from peppermill.predictions import Predictions
 from peppermill.types import Data, Likelihood

@@ -1,1 +1,1 @@
-"""Splitting data and caching them on disk."""
+"""DataLoaders with other options, splits of the data, and their cache on disk."""

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, SequentialSampler, Subset, TensorDataset
 
 from peppermill.data import Batches
-from peppermill.plumbing.loaders import rebuild_loader
+from peppermill.datasets.loaders import rebuild_loader
 from peppermill.plumbing.nested import map_tensors
 from peppermill.types import Batch, Data
 

@@ -12,8 +12,8 @@ from peppermill.engines import Group, Members, autocast
 from peppermill.engines.inference_form import TracedForm, agree, different
 from peppermill.engines.loop import Runner, member_groups
 from peppermill.engines.member_weights import MemberWeights
-from peppermill.plumbing.devices import device_of
 from peppermill.plumbing.nested import output_tensor
+from peppermill.plumbing.networks import device_of
 from peppermill.types import Params
 from peppermill.views import View
 

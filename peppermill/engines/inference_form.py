@@ -27,8 +27,8 @@ from torch.overrides import TorchFunctionMode
 
 from peppermill.engines import PRECISIONS, autocast
 from peppermill.engines.network_shell import MODULE_NAMES, Shells, attributes_of, same_objects, shell_of
-from peppermill.plumbing.devices import device_of
 from peppermill.plumbing.nested import output_tensor, same_tensor
+from peppermill.plumbing.networks import device_of
 from peppermill.plumbing.warnings import warn_user
 from peppermill.types import Params
 

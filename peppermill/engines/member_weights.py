@@ -18,9 +18,8 @@ from torch import Tensor, nn
 from peppermill.engines import Group, Members, autocast
 from peppermill.engines.inference_form import forms_of
 from peppermill.engines.network_shell import Shells
-from peppermill.plumbing.devices import device_of
-from peppermill.plumbing.modes import refuse_training_mode
 from peppermill.plumbing.nested import output_tensor
+from peppermill.plumbing.networks import device_of, refuse_training_mode
 from peppermill.types import Params
 
 #: What is kept for the next call: the members of one sigma, their directions for another sigma, or nothing.

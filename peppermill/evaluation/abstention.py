@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from peppermill.data import Batches
 from peppermill.metrics import top_label
 from peppermill.plumbing.files import read_json, write_atomically
-from peppermill.plumbing.modes import as_network
 from peppermill.plumbing.nested import digest_of, output_tensor
+from peppermill.plumbing.networks import as_network
 from peppermill.plumbing.warnings import warn_user
 from peppermill.predictions import likelihood_of, predict
 from peppermill.recipe import Fingerprint, difference, fingerprint

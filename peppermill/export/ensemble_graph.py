@@ -15,8 +15,8 @@ from torch.export import Dim, ExportedProgram
 from peppermill.engines.network_shell import shell_of
 from peppermill.ensemble import PepEnsemble
 from peppermill.likelihood import mean_prediction
-from peppermill.plumbing.devices import device_of, dtype_of
 from peppermill.plumbing.nested import as_arguments, map_tensors, output_tensor
+from peppermill.plumbing.networks import device_of, dtype_of
 from peppermill.types import Inputs, Likelihood
 from peppermill.uncertainty import Spread, named
 from peppermill.views import IDENTITY

@@ -14,7 +14,7 @@ from peppermill.ensemble import PepEnsemble
 from peppermill.export import onnx, pt2
 from peppermill.export.ensemble_graph import EnsembleGraph, Example, example_of, named_outputs
 from peppermill.plumbing.files import refuse_unwritable, write_atomically
-from peppermill.plumbing.modes import as_network
+from peppermill.plumbing.networks import as_network
 from peppermill.types import Inputs
 
 #: The formats by suffix. A new format is one file with `content`, `run` and `refuse_absent_packages`, and one row here.

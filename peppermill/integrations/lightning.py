@@ -22,16 +22,16 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 from peppermill import metrics
 from peppermill.data import Batches
+from peppermill.datasets.loaders import rebuild_loader
 from peppermill.ensemble import PepEnsemble
 from peppermill.fitting import OLD_KEYWORDS, fit
 from peppermill.plumbing.files import refuse_unwritable
-from peppermill.plumbing.loaders import rebuild_loader
 from peppermill.plumbing.nested import map_tensors
 from peppermill.plumbing.optional import importing
+from peppermill.plumbing.warnings import PepWarning
 from peppermill.predictions import Predictions, predict
 from peppermill.race import unless_passes_pay
 from peppermill.tuning.golden import Golden
-from peppermill.types import PepWarning
 
 SPLIT_WEIGHTS = ("FSDPStrategy", "DeepSpeedStrategy", "ModelParallelStrategy")
 

@@ -18,13 +18,12 @@ from peppermill.data import Batches
 from peppermill.fitting import fit
 from peppermill.noise import Noise
 from peppermill.parameters import Selection
-from peppermill.plumbing.devices import device_of, dtype_of
-from peppermill.plumbing.modes import refuse_training_mode
 from peppermill.plumbing.nested import output_tensor
+from peppermill.plumbing.networks import device_of, dtype_of, refuse_training_mode
+from peppermill.plumbing.warnings import PepWarning
 from peppermill.predictions import predict_unlabelled
 from peppermill.race import unless_passes_pay
 from peppermill.tuning import search_named
-from peppermill.types import PepWarning
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin

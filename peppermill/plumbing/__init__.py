@@ -1,1 +1,1 @@
-"""What every room needs: files, nested batches, devices, warnings, optional libraries, progress."""
+"""What every room needs: files, nested batches, networks, warnings, optional libraries, progress."""

@@ -9,10 +9,12 @@ from pathlib import Path
 
 import torch
 
-from peppermill.types import PepWarning
-
 #: Code between the user and a warning: this package, and the decorators of torch and of Python.
 _BETWEEN = (str(Path(__file__).parents[1]), str(Path(torch.__file__).parent), contextlib.__file__)
+
+
+class PepWarning(UserWarning):
+    """A problem that a careful user should know about, but that does not stop the work."""
 
 
 def warn_user(message: str) -> None:

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from peppermill.likelihood import mean_prediction
-from peppermill.plumbing.modes import as_network, in_training_mode
 from peppermill.plumbing.nested import output_tensor
+from peppermill.plumbing.networks import as_network, in_training_mode
 from peppermill.predictions import likelihood_of
 from peppermill.types import Likelihood
 from peppermill.views import IDENTITY, ViewsLike, views_named

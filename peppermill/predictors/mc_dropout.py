@@ -10,9 +10,8 @@ from torch import Tensor, nn
 
 from peppermill.engines.network_shell import shell_of
 from peppermill.likelihood import mean_prediction
-from peppermill.plumbing.devices import device_of
-from peppermill.plumbing.modes import in_training_mode
 from peppermill.plumbing.nested import InputGuard, output_tensor
+from peppermill.plumbing.networks import device_of, in_training_mode
 from peppermill.predictions import likelihood_of
 from peppermill.types import Likelihood
 

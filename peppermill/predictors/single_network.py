@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from peppermill.plumbing.modes import as_network, in_training_mode
 from peppermill.plumbing.nested import output_tensor
+from peppermill.plumbing.networks import as_network, in_training_mode
 from peppermill.predictions import likelihood_of
 from peppermill.types import Likelihood
 

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from peppermill.calibrators import UNCALIBRATED, Calibrator, Temperature, fit_calibrator_on, row_for
 from peppermill.ensemble import PepEnsemble
-from peppermill.plumbing.modes import as_network, in_training_mode
 from peppermill.plumbing.nested import output_tensor
+from peppermill.plumbing.networks import as_network, in_training_mode
 from peppermill.predictions import likelihood_of, predict
 from peppermill.types import Data, Likelihood
 

@@ -18,17 +18,17 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from peppermill.data import MEMORY_BYTES
-from peppermill.distributed.gather import gather_rows
-from peppermill.distributed.group import grouped
+from peppermill.distributed.group import gather_rows, grouped
 from peppermill.engines.network_shell import Shells
 from peppermill.likelihood import ensemble_log_likelihoods, example_rows
 from peppermill.noise import Noise
 from peppermill.passes import Request, run_members
 from peppermill.plumbing.nested import as_arguments, bytes_of, output_tensor
+from peppermill.plumbing.warnings import PepWarning
 from peppermill.tuning import SigmaTuner
 from peppermill.tuning.result import SigmaSearch
 from peppermill.tuning.subsample import cut, cut_subsample
-from peppermill.types import Inputs, Params, PepWarning
+from peppermill.types import Inputs, Params
 from peppermill.views import IDENTITY
 
 STEPS = 100

@@ -44,7 +44,7 @@ def test_a_temperature_is_tuned_and_saved(done, network, data):
     assert f", T = {expected.temperature:.4g}, found with" in written
 
 
-@pytest.mark.filterwarnings("ignore::peppermill.types.PepWarning")
+@pytest.mark.filterwarnings("ignore::peppermill.PepWarning")
 @pytest.mark.parametrize(
     ("options", "keywords"),
     [
@@ -68,7 +68,7 @@ def test_every_option_is_that_of_the_library(done, network, data, options, keywo
     assert found.recipe.noise == expected.recipe.noise
 
 
-@pytest.mark.filterwarnings("ignore::peppermill.types.PepWarning")
+@pytest.mark.filterwarnings("ignore::peppermill.PepWarning")
 @pytest.mark.parametrize(
     "given",
     [("--views", "horizontal_flip,vertical_flip"), ("--views", "horizontal_flip", "--views", "vertical_flip")],

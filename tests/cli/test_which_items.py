@@ -116,7 +116,7 @@ def evaluated(done, *arguments):
         return written, json.load(file)
 
 
-pytestmark = pytest.mark.filterwarnings("ignore::peppermill.types.PepWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::peppermill.PepWarning")
 
 
 def colours(*rows):

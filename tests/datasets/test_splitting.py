@@ -12,8 +12,8 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import peppermill as pm
 from peppermill.data import Batches
+from peppermill.datasets.loaders import rebuild_loader
 from peppermill.datasets.splitting import LONGEST_NAME, Split, split_of, take
-from peppermill.plumbing.loaders import rebuild_loader
 
 X, Y = networks.items(23)
 

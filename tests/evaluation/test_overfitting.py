@@ -64,7 +64,7 @@ def arguments(files: list[Path]) -> list[str]:
     return ["probe", *map(str, files), "--model", "python:overfitted:network", *data, "--size", "4", "--probes", "8"]
 
 
-@pytest.mark.filterwarnings("ignore::peppermill.types.PepWarning")
+@pytest.mark.filterwarnings("ignore::peppermill.PepWarning")
 def test_the_command_measures_every_checkpoint_and_draws_them_all(series: Path) -> None:
     files = sorted(series.glob("*.safetensors"))
     asked = [*arguments(files), "--out", "probe.json", "--picture", "probe.png"]
@@ -84,7 +84,7 @@ def test_the_command_measures_every_checkpoint_and_draws_them_all(series: Path) 
     assert overfitting == sorted(overfitting)  # trained further, overfitted further
 
 
-@pytest.mark.filterwarnings("ignore::peppermill.types.PepWarning")
+@pytest.mark.filterwarnings("ignore::peppermill.PepWarning")
 def test_a_point_holds_what_fit_evaluate_and_local_analysis_say_of_that_checkpoint(series: Path) -> None:
     names: dict[str, object] = {}
     exec(MODULE, names)

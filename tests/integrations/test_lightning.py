@@ -23,7 +23,7 @@ import peppermill as pm
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers"),
-    pytest.mark.filterwarnings("ignore:noise does not help|the best temperature is:peppermill.types.PepWarning"),
+    pytest.mark.filterwarnings("ignore:noise does not help|the best temperature is:peppermill.PepWarning"),
     pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty"),
     pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec.` is deprecated"),
 ]

@@ -21,7 +21,7 @@ from torch import nn
 
 import peppermill as pm
 
-quiet = pytest.mark.filterwarnings("ignore::peppermill.types.PepWarning")
+quiet = pytest.mark.filterwarnings("ignore::peppermill.PepWarning")
 
 
 class Trained(pm.PepClassifier):

@@ -117,7 +117,7 @@ def test_temperature_after_pep_can_lose_to_both_tuned_together(overfitted):
     assert nll(both, validation) < nll(after, validation)
 
 
-@pytest.mark.filterwarnings("ignore:the best temperature is:peppermill.types.PepWarning")
+@pytest.mark.filterwarnings("ignore:the best temperature is:peppermill.PepWarning")
 def test_the_network_is_untouched_and_training_mode_refused(mlp, data):
     before = networks.snapshot(mlp)
     pm.fit_temperature(mlp, data)

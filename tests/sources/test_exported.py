@@ -17,7 +17,7 @@ def exported(cnn):
     ).module()
 
 
-@pytest.mark.filterwarnings("ignore:noise does not help:peppermill.types.PepWarning")
+@pytest.mark.filterwarnings("ignore:noise does not help:peppermill.PepWarning")
 def test_fit_takes_an_exported_graph_as_it_is(exported, cnn):
     """The same sigma and the same likelihoods as of the network from which it was exported."""
     generator = torch.Generator().manual_seed(3)
@@ -46,7 +46,7 @@ def test_an_embedding_in_an_exported_graph_is_known_by_its_name():
     assert list(select(model, "kernels")) == ["patch_embed.projection.weight"]
 
 
-@pytest.mark.filterwarnings("ignore::peppermill.types.PepWarning")
+@pytest.mark.filterwarnings("ignore::peppermill.PepWarning")
 @pytest.mark.parametrize("run", [lambda m, d: pm.fit(m, d, size=2), pm.evaluate], ids=["fit", "evaluate"])
 def test_a_graph_exported_for_one_size_of_batches_says_so_with_the_cure(run):
     """It takes 40 items in batches of 8; of 37, the last batch has 5."""

@@ -6,8 +6,8 @@ import pytest
 import torch
 from PIL import Image
 
+from peppermill.plumbing.warnings import PepWarning
 from peppermill.sources.image_folder import data
-from peppermill.types import PepWarning
 from tests.sources.pictures import folder_of, picture, read
 
 

@@ -10,10 +10,10 @@ from torch.utils.data import DataLoader
 
 import peppermill as pm
 from peppermill.data import Batches
-from peppermill.plumbing.loaders import rebuild_loader
+from peppermill.datasets.loaders import rebuild_loader
+from peppermill.plumbing.warnings import PepWarning
 from peppermill.sources.items import Items, cores
 from peppermill.sources.pictures import Preparation
-from peppermill.types import PepWarning
 from tests.sources.pictures import picture
 
 MEAN, STD = torch.tensor([0.485, 0.456, 0.406]).view(3, 1, 1), torch.tensor([0.229, 0.224, 0.225]).view(3, 1, 1)

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 
 import peppermill as pm
 from peppermill.parameters import select
-from peppermill.plumbing.modes import as_network
+from peppermill.plumbing.networks import as_network
 from peppermill.sources import source_from
 from peppermill.sources.pictures import resized_by_the_paper
 

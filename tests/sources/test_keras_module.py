@@ -13,7 +13,7 @@ from torch import nn
 import peppermill as pm
 from peppermill.engines.network_shell import shell_of
 from peppermill.parameters import names, select
-from peppermill.plumbing.modes import as_network
+from peppermill.plumbing.networks import as_network
 
 pytestmark = pytest.mark.slow  # importing Keras takes seconds
 
@@ -349,7 +349,7 @@ def test_a_copy_has_parameters_of_its_own_and_the_same_keras_model():
         assert not copied(inputs).any()
 
 
-@pytest.mark.filterwarnings("ignore::peppermill.types.PepWarning")
+@pytest.mark.filterwarnings("ignore::peppermill.PepWarning")
 def test_ensembles_that_version_one_saved_know_their_keras_model_again():
     """The digest of names, shapes and their order, as version one computed it."""
     model = keras_cnn()

@@ -21,7 +21,7 @@ from peppermill.tuning.two_stage import TwoStage
 from tuning.curves import SMALL_ITEMS, Curve, hill
 
 #: Items that are all wrong have no best temperature: said in a test of its own.
-pytestmark = pytest.mark.filterwarnings("ignore:the best temperature is:peppermill.types.PepWarning")
+pytestmark = pytest.mark.filterwarnings("ignore:the best temperature is:peppermill.PepWarning")
 
 
 def quietly(action, *args, **options):

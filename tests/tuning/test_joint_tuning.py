@@ -16,7 +16,7 @@ from peppermill.tuning.golden import Golden
 from peppermill.tuning.two_stage import TwoStage
 
 #: Items that are all right have no best temperature: said in a test of its own.
-pytestmark = pytest.mark.filterwarnings("ignore:the best temperature is:peppermill.types.PepWarning")
+pytestmark = pytest.mark.filterwarnings("ignore:the best temperature is:peppermill.PepWarning")
 
 
 def quietly(action, *args, **options):

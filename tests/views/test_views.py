@@ -147,7 +147,7 @@ def test_data_may_hold_tuples_and_dicts(form):
     torch.testing.assert_close(found.float(), expected)
 
 
-@pytest.mark.filterwarnings("ignore::peppermill.types.PepWarning")
+@pytest.mark.filterwarnings("ignore::peppermill.PepWarning")
 @pytest.mark.parametrize("search", [pm.Golden(upper=0.5, iterations=3), pm.TwoStage()])
 @pytest.mark.parametrize("views", ["horizontal_flip", lambda x: x.flip(-1)])
 def test_fit_maximises_the_likelihood_of_members_with_views(cnn, search, views):
@@ -160,7 +160,7 @@ def test_fit_maximises_the_likelihood_of_members_with_views(cnn, search, views):
     assert pep.search.passes == 2 + 3 * (len(pep.search.evaluations) - 1)
 
 
-@pytest.mark.filterwarnings("ignore::peppermill.types.PepWarning")
+@pytest.mark.filterwarnings("ignore::peppermill.PepWarning")
 def test_a_subsample_sees_the_views_too(cnn):
     """Enough items for a search in two stages: only L(sigma) on all of them is reported."""
     x, labels = networks.items(640, (1, 6, 6))
@@ -183,7 +183,7 @@ def test_every_view_runs_in_the_precision_that_was_asked_for(cnn, images):
     assert bool((difference < 0.1).all())
 
 
-@pytest.mark.filterwarnings("ignore::peppermill.types.PepWarning")
+@pytest.mark.filterwarnings("ignore::peppermill.PepWarning")
 def test_a_network_trained_with_mirrored_pictures_gains_and_another_loses():
     """The label says on which side the brighter half is, or only how bright the picture is."""
     generator = torch.Generator().manual_seed(0)

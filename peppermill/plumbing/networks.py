@@ -1,4 +1,4 @@
-"""Checks before a network is used: it is a torch module, in evaluation mode, and gets shapes that it accepts."""
+"""A network before it is used: it is a torch module, in evaluation mode, on one device, and takes these shapes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 from torch.fx import GraphModule
 
 
@@ -31,6 +32,24 @@ def as_network(model: Any) -> Any:
             "pass the network inside it, `model.module`."
         )
     return model
+
+
+def device_of(model: Any) -> torch.device:
+    """The device of the network's first parameter or buffer."""
+    return next((t.device for t in state_of(model)), torch.device("cpu"))
+
+
+def dtype_of(model: Any) -> torch.dtype | None:
+    """The one floating-point type of the network's parameters; None if they have several."""
+    types = {t.dtype for t in state_of(model) if t.is_floating_point() and isinstance(t, nn.Parameter)}
+    return types.pop() if len(types) == 1 else None
+
+
+def state_of(model: Any) -> Iterator[Tensor]:
+    """Parameters and buffers; empty for anything but a module."""
+    if isinstance(model, nn.Module):
+        yield from model.parameters()
+        yield from model.buffers()
 
 
 def in_training_mode(module: Any) -> bool:
