@@ -6,6 +6,7 @@ mutations: a damaged file, another value of an option, an argument too many or t
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import random
@@ -18,7 +19,9 @@ import tempfile
 import time
 import traceback
 from collections import Counter
+from contextlib import redirect_stderr, redirect_stdout
 from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +30,7 @@ import torch
 from torch import nn
 
 import peppermill as pm
+from peppermill.cli import app
 
 SECONDS, BYTES = 60, 4 * 2**30  # of one case: more is a hang, or too much memory
 NETWORKS = """
@@ -49,12 +53,19 @@ def other():
 """
 MODELS = ("python:nets:mlp", "python:nets:images", "python:nets:broken", "python:nets:quits", "python:nets:other")
 MODELS += ("python:nets:none", "python:none:mlp", "python:../nets:mlp", "python:", "timm:", "keras:x.keras", "", "x")
-MODELS += ("exported:model.pt2", "hf:nobody/nothing", "torchvision:none", "python:nets")
+MODELS += (
+    "checkpoint:model.pt2",
+    "checkpoint:mlp.pt@python:nets:mlp",
+    "checkpoint:mlp.pt",
+    "hf:nobody/nothing",
+    "torchvision:none",
+    "python:nets",
+)
 DATA = ("npz:data.npz", "npz:new.npz", "npz:none.npz", "npz:", "imagefolder:pictures", "imagefolder:none", "csv:x.csv")
 DATA += ("imagefolder:pictures?size=8", "imagefolder:pictures?size=x", "imagefolder:pictures?bad=skip&size=8", "", "?")
 DATA += ("npz:data.npz?x=labels", "cifar10:none", "mnist:none", "hf:none", "npz:/dev/zero", "npz:.", "imagefolder:.")
 FILES = ("data.npz", "new.npz", "mlp.safetensors", "mlp.pt", "pep.json", "run.json", "model.pt2", "nets.py", "none")
-FILES += ("/dev/null", "/dev/zero", ".", "pictures", "empty", "")
+FILES += ("rule.json", "/dev/null", "/dev/zero", ".", "pictures", "empty", "")
 NUMBERS = ("0", "1", "2", "3", "-1", "1e9", "999999999999", "nan", "inf", "0.5", "x", "", "1,2", "--", "0x10", "１")
 OPTIONS: dict[str, tuple[str, ...]] = {
     "--weights": FILES,
@@ -84,14 +95,30 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "--device": ("cpu", "cuda", "cuda:9", "mps", "tpu", "meta"),
     "--validation": NUMBERS,
     "--split-seed": NUMBERS,
-    "--views": ("flip", "hflip", "none", ""),
+    "--views": ("horizontal_flip", "vertical_flip", "flip", "none", ""),
     "--sweep": DATA,
     "--example": DATA,
     "--train": DATA,
     "--test": DATA,
-    "--budget": NUMBERS,
+    "--passes": NUMBERS,
+    "--lower": NUMBERS,
+    "--upper": NUMBERS,
+    "--iterations": NUMBERS,
+    "--search": ("two_stage", "golden", "grid", ""),
+    "--class-names": FILES,
+    "--rule": FILES,
+    "--columns": ("confidence", "class,entropy", "none", ""),
+    "--risk": NUMBERS,
+    "--confidence": NUMBERS,
+    "--shape": ("6", "3,8,8", "0", "-1", "x", "", "1,2,3,4,5,6,7,8,9", "999999999999"),
+    "--loss": ("0.01", "0", "-1", "x"),
+    "--model": MODELS,
+    "-o": ("out/a.html", "none/a.html", "out", "/dev/full"),
+    "--trust": ("",),
+    "--antithetic": ("",),
+    "--all-items": ("",),
+    "--images": ("",),
     "--temperature": ("",),
-    "--independent": ("",),
     "--unknown": ("1",),
     "--help": ("",),
     "--debug": ("",),
@@ -106,9 +133,11 @@ SANE: dict[str, list[str]] = {
     "size": [*MODEL, "npz:data.npz", "--pep", "pep.json"],
     "curvature": [*MODEL, "npz:data.npz", "--probes", "3"],
     "probe": [
-        *("mlp.safetensors", "mlp.pt", "--model", "python:nets:mlp", "--train", "npz:data.npz"),
+        *("mlp.safetensors", "second.pt", "third.pt", "--model", "python:nets:mlp", "--train", "npz:data.npz"),
         *("--validation", "npz:data.npz", "--test", "npz:data.npz", "--size", "2", "--probes", "3"),
     ],
+    "abstain": [*MODEL, "npz:data.npz", "--pep", "pep.json", "--risk", "0.9", "--out", "out/rule.json"],
+    "export": [*MODEL, "--pep", "pep.json", "--example", "npz:new.npz", "--out", "out/model.pt2"],
     "report": ["run.json", "-o", "out/report.html"],
     "info": ["pep.json"],
 }
@@ -124,7 +153,9 @@ def run(seed: int, count: int, deadline: float) -> dict[str, Any]:
         os.chdir(folder)
         try:
             prepare()
+            gc.freeze()  # a collection in a child would touch, and so copy, all of the parent's memory
             while outcomes.total() < count and time.monotonic() < deadline:
+                shutil.copytree("originals", ".", dirs_exist_ok=True)  # a case without --out replaces pep.json
                 words = mutated(generator, outcomes.total())
                 outcome, used = tried(words)
                 outcomes[outcome.partition(":")[0]] += 1
@@ -150,7 +181,8 @@ def prepare() -> None:
     Path("nets.py").write_text(NETWORKS)
     model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)).eval()
     save_file(model.state_dict(), "mlp.safetensors")
-    torch.save(model.state_dict(), "mlp.pt")
+    for scale, path in ((1, "mlp.pt"), (2, "second.pt"), (4, "third.pt")):
+        torch.save({name: scale * value for name, value in model.state_dict().items()}, path)
     x, y = torch.randn(40, 6), torch.arange(40) % 3
     np.savez("data.npz", x=x.numpy(), y=y.numpy())
     np.savez("new.npz", x=x.numpy())
@@ -162,7 +194,12 @@ def prepare() -> None:
         Path(f"pictures/c{k % 3}").mkdir(parents=True, exist_ok=True)
         Image.fromarray(np.full((9, 9, 3), 40 * k, dtype=np.uint8)).save(f"pictures/c{k % 3}/{k}.png")
     Path("pictures/c0/bad.png").write_bytes(b"\x89PNG\r\n\x1a\n" + b"?" * 40)
-    assert tried(["evaluate", *SANE["evaluate"]], keep="run.json")[0] == "success"
+    for command, path in (("evaluate", "run.json"), ("abstain", "rule.json")):
+        assert tried([command, *SANE[command]], keep=path)[0] == "success", command
+    shutil.copytree(".", "originals")
+    for command, words in SANE.items():  # in this process, so that the children need not import what these use
+        with open("said", "w") as said, redirect_stdout(said), redirect_stderr(said):
+            assert _exit_code([command, *words]) == 0, Path("said").read_text()
 
 
 def mutated(generator: random.Random, number: int) -> list[str]:
@@ -187,7 +224,8 @@ def mutated(generator: random.Random, number: int) -> list[str]:
                 place = generator.choice(places)
                 words[place] = generator.choice(MODELS if words[place].startswith("python:") else DATA)
         elif kind == "option":
-            name = generator.choice(list(OPTIONS))
+            own = [option for parameter in app.load(command).params for option in parameter.opts if option in OPTIONS]
+            name = generator.choice(own if own and generator.random() < 0.8 else list(OPTIONS))
             words += [word for word in (name, generator.choice(OPTIONS[name])) if word]
         elif kind == "drop":
             del words[generator.choice(places)]
@@ -249,11 +287,13 @@ def tried(words: list[str], keep: str = "") -> tuple[str, int]:
             return "hang", 0
         time.sleep(0.005)
     said, peak = Path("said").read_text(errors="replace"), used.ru_maxrss * 1024
-    for path in Path().glob("bad-*"):
+    litter = [*Path().glob(".*"), *Path("out").glob(".*")]
+    for path in [*Path().glob("bad-*"), *litter]:
         path.unlink()
     if keep:
         shutil.copy("out/" + keep, keep)
-    asked = words[words.index("--out") + 1] if "--out" in words[:-1] else ""
+    outs = [path for option, path in pairwise(words) if option == "--out"]
+    asked = outs[-1] if outs else ""
     code = os.waitstatus_to_exitcode(status)
     if "Traceback (most recent call last)" in said and "--debug" not in words:
         return f"traceback: {said.strip().splitlines()[-1][:150]}", peak
@@ -263,6 +303,8 @@ def tried(words: list[str], keep: str = "") -> tuple[str, int]:
         return f"memory: {peak / 2**30:.1f} GB", peak
     if code == 0 and asked.startswith("out/") and not os.path.exists(asked) and "--help" not in words:
         return "silent: success without its file", peak
+    if litter:
+        return f"silent: left {litter[0]} behind", peak
     if not said.strip():
         return f"silent: exit {code} without a word", peak
     return ("success" if code == 0 else "refused"), peak
@@ -277,14 +319,19 @@ def _be_peppermill(words: list[str]) -> None:
         os.dup2(said, 1)
         os.dup2(said, 2)
         sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")  # a runner of tests has replaced them
-        sys.argv = ["peppermill", *words]
-        runpy.run_module("peppermill", run_name="__main__", alter_sys=False)
-        code = 0
-    except SystemExit as error:
-        code = error.code if isinstance(error.code, int) else 0 if error.code is None else 1
+        code = _exit_code(words)
     except BaseException:
         traceback.print_exc()
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code & 255)
+
+
+def _exit_code(words: list[str]) -> int:
+    sys.argv = ["peppermill", *words]
+    try:
+        runpy.run_module("peppermill", run_name="__main__", alter_sys=False)
+    except SystemExit as error:
+        return error.code if isinstance(error.code, int) else 0 if error.code is None else 1
+    return 0

@@ -49,6 +49,16 @@ def test_a_fault_stands_on_the_page(tmp_path):
     assert "- a network, auto, all: wrong" in page
 
 
+def test_the_fuzzer_knows_every_command_and_option():
+    from peppermill.cli import app
+    from stress.fuzz import OPTIONS, SANE
+
+    assert set(SANE) == set(app.COMMANDS) - {"demo"}, "the demo takes a minute"
+    for name in SANE:
+        options = {option for parameter in app.load(name).params for option in parameter.opts if option[0] == "-"}
+        assert options <= set(OPTIONS), name
+
+
 def test_the_zoo_is_large_enough():
     from stress.networks import NETWORKS
 
