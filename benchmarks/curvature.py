@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 import peppermill as pm
 from benchmarks.networks import resnet20
-from benchmarks.timing import clock_name, in_turns, peak_bytes, ratio, table_section, where, write_result
+from benchmarks.timing import clock_name, in_turns, peak_bytes, ratio, rounded_up, table_section, where, write_result
 
 IMAGES, PROBES, BATCH, ROUNDS = 1000, 8, 100, 3
 LIMIT, LIMIT_BYTES = 40, 2e9
@@ -144,7 +144,7 @@ def section(found: dict[str, Any]) -> str:
         rows += [("the whole, against BackPACK and curvlinops", found["ratio_to_peers"]["ratio"], "1")]
         names = ", ".join(f"{name} {number}" for name, number in found["peers"].items())
         apart = max(found["agreement"].values())
-        peers = f"Others: {names}; our numbers and theirs differ by at most {apart:.0e} of their size. "
+        peers = f"Others: {names}; our numbers and theirs differ by at most {rounded_up(apart)} of their size. "
     # The first results left out the small steps of `local_analysis`.
     work = found.get("work", "The exact trace of the Fisher information and 8 probes of the Laplacian")
     return table_section(

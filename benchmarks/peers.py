@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 import peppermill as pm
 from benchmarks.rivals import LAPLACE_ITEMS, SIZE, Job, Rivals, versions_of_peers
-from benchmarks.timing import clock_name, in_turns, peak_bytes, ratio, table_section, where, write_result
+from benchmarks.timing import clock_name, in_turns, peak_bytes, ratio, rounded_up, table_section, where, write_result
 
 ITEMS, BATCH = 2000, 250  # of the embedded test images
 TUNING_ITEMS, AUTHORS_ROUNDS = 1000, 20  # values of sigma that the authors' procedure looks at
@@ -171,7 +171,7 @@ def section(found: dict[str, Any]) -> str:
         f"The demo network, m = {found['size']}: {found['items']:,} images in batches of {found['batch']}, and one "
         f"image at a time. Times as multiples of peppermill's own ({found['clock']}): **above 1 peppermill is "
         f"faster**, below 1 the other. Memory is the peak beyond a plain pass, in copies of the weights. Our "
-        f"probabilities and the copies' differ by at most {found['largest_difference_from_copies']:.0e}. "
+        f"probabilities and the copies' differ by at most {rounded_up(found['largest_difference_from_copies'])}. "
         f"{versions}. `python -m benchmarks.{command}`; {where(found)}.",
         ("what", f"batches of {found['batch']}", "one image", "memory"),
         [_row(name, title, found) for name, title in NAMES.items() if name in found["predicting"]],

@@ -81,6 +81,12 @@ def where(found: Mapping[str, Any]) -> str:
     return f"{hardware}, torch {p['versions']['torch']}, commit {p['commit']}"
 
 
+def rounded_up(value: float) -> str:
+    """Two digits that are not below the value: what may follow "at most"."""
+    text = f"{value:.1e}"
+    return text if float(text) >= value else f"{value + 0.5 * 10 ** float(text.partition('e')[2]) / 10:.1e}"
+
+
 def table_section(title: str, text: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A section of the page: a title, a paragraph and a table."""
     lines = [f"| {' | '.join(row)} |" for row in (columns, *rows)]

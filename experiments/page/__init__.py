@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +55,6 @@ def main(settings: Settings) -> str:
     context: dict[str, Any] = {
         "table1": {name: row for name, row in networks.items() if row},
         "table2": rows,
-        "table2_command": "`, `".join(dict.fromkeys(without_rows(command(row)) for row in rows.values())),
         "rates": _rates(settings.results, rows, found["figure3"]),
         "commands": {name: command(row) for name, row in found.items() if row},
         **found,
@@ -66,8 +63,9 @@ def main(settings: Settings) -> str:
     environment = jinja2.Environment(
         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=jinja2.StrictUndefined
     )
+    environment.filters["command"] = command
     helpers = {"t1": table1_tables, "t2": table2_tables, "titles": ROWS, "panels": figure3.PANELS}
-    helpers |= {"place": place, "command": command, "without_rows": without_rows}
+    helpers |= {"place": place, "command": command}
     page = environment.from_string(TEMPLATE.read_text()).render(**context, **helpers)
     if settings.pictures:
         for name, draw in _figures(context, settings).items():
@@ -84,16 +82,8 @@ def read_table2(results: Path) -> dict[str, Result]:
 
 
 def command(result: Result) -> str:
-    """The command that made a result, without the folders that it read and wrote."""
-    folders, flags = {"--data", "--out", "--checkpoints"}, {"--compiled", "--debug"}
-    words = pairwise(["", *result["provenance"]["command"].split()])
-    typed = " ".join(word for before, word in words if not {before, word} & folders and word not in flags)
-    return typed.replace("peppermill paper ", "python -m experiments ")  # as version 0.1 wrote it
-
-
-def without_rows(command: str) -> str:
-    """The command for all rows: they may be made in several runs."""
-    return re.sub(r" --rows? \S+", "", command)
+    """The command that made a result, as it was run."""
+    return str(result["provenance"]["command"])
 
 
 def place(*results: Result) -> str:
@@ -111,7 +101,8 @@ def _rates(results: Path, rows: Mapping[str, Result], figure: Result | None) -> 
     name, folder = table2_tables.RATE_ROW, results / table2_tables.SLOW_FOLDER
     slow = read_table2(folder).get(name), read_result(folder / "figure3.json", figure3.KIND)
     both = [(row, one) for row, one in ((rows.get(name), figure), slow) if row and one and name in one["experiments"]]
-    return {"table": table2_tables.learning_rates(both, rows), "row": slow[0]} if len(both) == 2 else {}
+    shown = {"table": table2_tables.learning_rates(both, rows), "row": slow[0], "figure": slow[1]}
+    return shown if len(both) == 2 else {}
 
 
 def _figures(context: Mapping[str, Any], settings: Settings) -> dict[str, Callable[[], Any]]:

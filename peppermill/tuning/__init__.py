@@ -32,8 +32,8 @@ class SearchRow:
 SEARCHES = {
     row.name: row
     for row in (
-        SearchRow("two_stage", "a subsample, then at most five passes", "peppermill.tuning.two_stage:TwoStage"),
-        SearchRow("golden", "the paper's golden section, about thirteen passes", "peppermill.tuning.golden:Golden"),
+        SearchRow("two_stage", "a subsample, then a few passes over all items", "peppermill.tuning.two_stage:TwoStage"),
+        SearchRow("golden", "the paper's golden section, eleven passes or more", "peppermill.tuning.golden:Golden"),
     )
 }
 OTHER_NAMES = {"quick": "two_stage"}  # names of version one

@@ -22,7 +22,7 @@ START = 0.02  # the first sigma of a search, in units of the root mean square of
 
 @dataclass(frozen=True)
 class Golden:
-    """The paper's golden section on all items, about thirteen passes of all members.
+    """The paper's golden section on all items, eleven passes of all members or more.
 
     `lower` and `upper` say where to search; without `upper`, a walk from a fiftieth of the weights' root mean square
     finds a bracket.

@@ -44,7 +44,7 @@ GRID_POINTS = 401  # between the two neighbors of the best value, where the maxi
 
 @dataclass(frozen=True)
 class TwoStage:
-    """A search in at most five passes of all members over all items, seven with T.
+    """A search in at most five passes of all members over 500 examples or more, seven with T.
 
     `lower` and `upper` say where to search. With fewer than 500 examples there is no subsample: every value is one on
     all items, and more of them are tried.

@@ -12,7 +12,7 @@ import pytest
 from scipy import stats
 
 from experiments import figure1, figure2, figure3, noise_laws, out_of_distribution, page, swa_schedules, table2
-from experiments.page import command, table2_tables
+from experiments.page import table2_tables
 from experiments.printed import COLUMNS, inside, inside_before_rounding, printed
 from experiments.settings import ROWS
 from experiments.table2.methods import METHODS
@@ -86,7 +86,7 @@ def test_a_cell_that_differs_is_marked_and_listed(tmp_path: Path) -> None:
     assert "| NLL | CIFAR-10 | PEP | 1.2000 | 0.982 ± 0.02 |" in found
     assert "| CIFAR-10 | **no** | yes | yes |" in found  # PEP is not below the baseline now
     assert "| CIFAR-10 | -0.00100 [-0.00100, -0.00100] | -0.24500" in found  # joint less temperature, less PEP
-    assert "Made by `python -m experiments table2 --models 2`." in found
+    assert "- CIFAR-10: `python -m experiments table2 --rows cifar10,mnist-mlp --models 2 --out there`" in found
     assert "No results yet: `python -m experiments figure3 --device cuda`." in found
     assert "Not with the settings below" not in found
 
@@ -138,11 +138,6 @@ def test_a_cell_whose_printed_digits_hide_too_much_is_compared_with_the_notebook
     assert hidden(0.0179, ("brier", "mnist-cnn", "pep")).endswith("and ours differs")
     assert hidden(0.0308, ("brier", "mnist-mlp", "swa")).startswith("it may agree with the printed numbers")
     assert hidden(0.7275, ("ece", "mnist-mlp", "swa")) == ""
-
-
-def test_the_page_shows_the_command_without_its_folders() -> None:
-    made = "peppermill --debug paper ood --epochs 30 --data here --device cuda --out there --checkpoints .local"
-    assert command({"provenance": {"command": made}}) == "python -m experiments ood --epochs 30 --device cuda"
 
 
 @pytest.mark.slow
