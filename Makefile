@@ -33,9 +33,10 @@ bench: .venv/.bench
 stress: .venv/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m stress
 
-# The generated parts of docs/: the files in reading order, the public names, the registries.
+# The site, in site/: first the generated parts of docs/, then every page. It opens from disk: site/index.html.
 docs: .venv/.dev
 	$(BIN)/python scripts/update_docs.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 # The README's table and pictures, from a fresh run of the demo.
 readme: .venv/.demo

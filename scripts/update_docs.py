@@ -1,12 +1,14 @@
 """Write the generated parts of the pages: `python scripts/update_docs.py`.
 
-docs/architecture.md gets the files in reading order with the first line of each docstring; docs/reference.md gets every
-public name and the rows of every registry. The text between `<!-- NAME -->` and `<!-- end of NAME -->` is replaced.
+docs/architecture.md gets the files in reading order with the first line of each docstring, docs/reference.md every
+public name and the rows of every registry, docs/command_line.md every command. The text between `<!-- NAME -->` and
+`<!-- end of NAME -->` is replaced.
 """
 
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 from collections.abc import Mapping
 from importlib import import_module
@@ -53,12 +55,33 @@ def help_of(row: Any) -> str:
     return getattr(row, "help", None) or getattr(row, "words", None) or first_line(row)
 
 
+def linked(name: str, page_of: Mapping[str, str]) -> str:
+    """A public name, with a link to its section of the API reference."""
+    return f"[`pm.{name}`](api/{page_of[name]}#peppermill.{name})" if name in page_of else f"`pm.{name}`"
+
+
+def commands() -> str:
+    """Every command of the command line: what it does, and an example."""
+    from peppermill.cli.app import COMMANDS
+
+    parts = []
+    for name, row in COMMANDS.items():
+        example = import_module(f"peppermill.cli.{row.module}").EXAMPLES
+        parts += [f"### {name}\n\n{row.help}\n\n```\n{example}\n```"]
+    return "\n\n".join(parts)
+
+
 def public_names() -> str:
     """Every name of `peppermill.__all__` with the first line of its docstring."""
     import peppermill
 
+    page_of = {
+        name: page.name
+        for page in sorted((ROOT / "docs" / "api").glob("*.md"))
+        for name in re.findall(r"^::: peppermill\.(\w+)", page.read_text(encoding="utf-8"), re.MULTILINE)
+    }
     names = sorted(peppermill.__all__, key=str.lower)
-    rows = [f"| `pm.{name}` | {first_line(getattr(peppermill, name))} |" for name in names]
+    rows = [f"| {linked(name, page_of)} | {first_line(getattr(peppermill, name))} |" for name in names]
     return "\n".join(["| name | what it is |", "|---|---|", *rows])
 
 
@@ -82,6 +105,7 @@ def registries() -> str:
 #: The page, the name of its mark, and what stands there.
 GENERATED = [
     ("architecture.md", "files", files_in_reading_order),
+    ("command_line.md", "commands", commands),
     ("reference.md", "public names", public_names),
     ("reference.md", "registries", registries),
 ]

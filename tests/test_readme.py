@@ -20,10 +20,10 @@ from peppermill.report.table import markdown
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
-PAGES = [README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-SLOW = {"deployment.md", "estimators.md", "pretrained.md"}  # onnx, Lightning, Keras and their like
+PAGES = [README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+SLOW = {"index.md", "deployment.md", "estimators.md", "pretrained.md"}  # a whole race; onnx, Lightning, Keras
 
-every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 
 
 def text_of(page: Path) -> str:
@@ -54,7 +54,11 @@ def test_the_readme_shows_python():
 @pytest.mark.parametrize(
     "page",
     [
-        pytest.param(page, id=page.name, marks=[pytest.mark.slow] if page.name in SLOW else [])
+        pytest.param(
+            page,
+            id=page.relative_to(ROOT).as_posix(),
+            marks=[pytest.mark.slow] if page.name in SLOW or page.parent.name == "api" else [],
+        )
         for page in PAGES
         if blocks(page)
     ],
