@@ -28,8 +28,8 @@ class ItemGradients:
 
 def item_gradients(landscape: Landscape, tick: Tick) -> ItemGradients:
     """The squared gradient of every item at theta*; raises if outputs or labels are not what the likelihood expects."""
-    squares, log_likelihoods, count, together = [], [], 0, True
-    with twice_differentiable():
+    squares, log_likelihoods, count, obstacle = [], [], 0, ""
+    with twice_differentiable() as run:
         for batch in landscape.data:
             outputs = landscape.outputs(landscape.center, batch[0])
             if not bool(outputs.isfinite().all()):
@@ -40,8 +40,14 @@ def item_gradients(landscape: Landscape, tick: Tick) -> ItemGradients:
             log_likelihoods.append(landscape.of_items(in_float64(outputs), batch[1].cpu()))
             count += len(batch[1])
             rest = outputs
-            for inputs, labels in landscape.parts(batch, ACTIVATION_COPIES, GRADIENT_COPIES):
-                found, together = _item_squares(landscape, inputs, rest[: len(labels)], labels, together)
+            for inputs, labels in run(list, landscape.parts(batch, ACTIVATION_COPIES, GRADIENT_COPIES)):
+                before = obstacle
+                found, obstacle = run(_item_squares, landscape, inputs, rest[: len(labels)], labels, before)
+                if obstacle != before:
+                    warn_user(
+                        f"this {type(landscape.network.model).__name__} cannot run under vmap ({obstacle}...), so "
+                        "gradients are computed one item after another: the same answer, but slower."
+                    )
                 squares.append(in_float64(found))
                 rest = rest[len(labels) :]
                 tick(len(labels))
@@ -49,9 +55,9 @@ def item_gradients(landscape: Landscape, tick: Tick) -> ItemGradients:
 
 
 def _item_squares(
-    landscape: Landscape, inputs: Inputs, outputs: Tensor, labels: Tensor, together: bool
-) -> tuple[Tensor, bool]:
-    """The squared gradients of the items, and whether the network runs under `vmap`.
+    landscape: Landscape, inputs: Inputs, outputs: Tensor, labels: Tensor, obstacle: str
+) -> tuple[Tensor, str]:
+    """The squared gradients of the items, and why the network does not run under `vmap`, if it does not.
 
     The likelihood stays outside of `vmap` and supplies d ln L_i / d outputs. An input with k items, such as the pixels
     of an image, is differentiated k times.
@@ -65,13 +71,13 @@ def _item_squares(
     for turn in range(int(counts.max())):
         items = starts[counts > turn] + turn
         (cotangents,) = back(torch.zeros_like(log_likelihoods).index_fill(0, items, 1.0))
-        found, together = _input_squares(landscape, inputs, cotangents, together)
+        found, obstacle = _input_squares(landscape, inputs, cotangents, obstacle)
         squares[items] = found[counts > turn]
-    return squares, together
+    return squares, obstacle
 
 
-def _input_squares(landscape: Landscape, inputs: Inputs, cotangents: Tensor, together: bool) -> tuple[Tensor, bool]:
-    """|J^T c|^2 for every input, [B], from one cotangent c of the outputs for each; and whether `vmap` did it.
+def _input_squares(landscape: Landscape, inputs: Inputs, cotangents: Tensor, obstacle: str) -> tuple[Tensor, str]:
+    """|J^T c|^2 for every input, [B], from one cotangent c of the outputs for each; and why `vmap` did not do it.
 
     Networks that cannot run under `vmap` are differentiated one input after another, with the same result.
     """
@@ -85,17 +91,9 @@ def _input_squares(landscape: Landscape, inputs: Inputs, cotangents: Tensor, tog
         (gradient,) = back(cotangent.reshape(outputs.shape))
         return torch.stack([value.square().sum() for value in gradient.values()]).sum()
 
-    def one_by_one() -> Tensor:
-        return torch.stack([square([t[k] for t in tensors], c) for k, c in enumerate(cotangents)])
-
-    if not together:
-        return one_by_one(), False
-    try:
-        return vmap(square)(tensors, cotangents), True
-    except Exception as error:  # anything can go wrong inside vmap; an error of the network itself is raised again here
-        squares = one_by_one()
-        warn_user(
-            f"this {type(landscape.network.model).__name__} cannot run under vmap ({' '.join(str(error).split())[:120]}"
-            "...), so gradients are computed one item after another: the same answer, but slower."
-        )
-        return squares, False
+    if not obstacle:
+        try:
+            return vmap(square)(tensors, cotangents), ""
+        except Exception as error:  # anything can go wrong inside vmap; the network's own error is raised again below
+            obstacle = " ".join(str(error).split())[:120] or type(error).__name__
+    return torch.stack([square([t[k] for t in tensors], c) for k, c in enumerate(cotangents)]), obstacle

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -146,12 +148,17 @@ def in_float64(values: Tensor) -> Tensor:
 
 
 @contextmanager
-def twice_differentiable() -> Iterator[None]:
-    """Compute attention by plain products: its fused kernels have no second derivative. Record no outer graph."""
+def twice_differentiable() -> Iterator[Callable[..., Any]]:
+    """Compute attention by plain products: its fused kernels have no second derivative. Record no outer graph.
+
+    Gives a function that calls another one in a thread of its own. Ctrl-C reaches the main thread alone; inside a
+    transform of `torch.func` it would leave torch's stack of transforms open, and later gradients would fail.
+    """
     fused = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        with torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
-            yield
+        without_graph = ThreadPoolExecutor(1, initializer=torch.set_grad_enabled, initargs=(False,))
+        with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), without_graph as own:
+            yield lambda function, *args: own.submit(function, *args).result()
     finally:
         torch.backends.mha.set_fastpath_enabled(fused)

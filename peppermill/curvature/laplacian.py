@@ -32,12 +32,12 @@ class Products:
 def hessian_products(landscape: Landscape, directions: Callable[[], Iterable[Params]], tick: Tick) -> Products:
     """v^T H v of L(theta) = sum_i ln L_i(theta) at theta*; its mean over directions is the Laplacian."""
     forms, slopes = [], []
-    with twice_differentiable():
+    with twice_differentiable() as run:
         for batch in landscape.data:
-            parts, rest = list(landscape.parts(batch, ACTIVATION_COPIES)), iter(directions())
+            parts, rest = run(list, landscape.parts(batch, ACTIVATION_COPIES)), iter(directions())
             rows = []
             while group := list(islice(rest, landscape.directions_at_once)):
-                found = [_along_directions(landscape, part, group, tick) for part in parts]
+                found = [run(_along_directions, landscape, part, group, tick) for part in parts]
                 group_forms, group_slopes = zip(*found, strict=True)
                 rows.append((torch.stack(group_forms).sum(dim=0), torch.cat(group_slopes, dim=1)))
             batch_forms, batch_slopes = zip(*rows, strict=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -278,3 +280,23 @@ def test_misuse_is_named() -> None:
         pm.local_analysis(model, (data[0], torch.tensor([0] * 11 + [7])), batch_size=4)
     with pytest.raises(ValueError, match="NaN or infinite"):
         pm.local_analysis(model, (data[0] * torch.nan, data[1]))
+
+
+def test_an_interrupt_leaves_no_transform_of_torch_open() -> None:
+    """Ctrl-C reaches the main thread only: here just before a transform closes there, the worst moment."""
+    model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)).double().eval()
+
+    def interrupt(frame: object, event: str, argument: object) -> None:
+        if event == "c_call" and "decrement_nesting" in getattr(argument, "__name__", ""):
+            raise KeyboardInterrupt
+
+    before = sys.getprofile()
+    sys.setprofile(interrupt)
+    try:
+        with contextlib.suppress(KeyboardInterrupt):
+            pm.local_analysis(model, (torch.randn(6, 4).double(), torch.arange(6) % 3), probes=3)
+    finally:
+        sys.setprofile(before)
+    x = torch.ones(3, requires_grad=True)
+    x.square().sum().backward()  # torch refuses it inside of a transform
+    assert torch.equal(x.grad, torch.full((3,), 2.0))
