@@ -14,6 +14,7 @@ BENCHMARKS: dict[str, dict[str, tuple[str, ...]]] = {
     "tuning": {"cpu": ("demo",)},
     "replays": {"cpu": ("demo",)},
     "calibrators": {"cpu": ()},
+    "validation_items": {"cpu": ()},
     "peers": {"cpu": (), "cuda": ("--device", "cuda")},
     "deployment": {"cpu": ()},
     "processes": {"cpu": ()},

@@ -1,0 +1,106 @@
+"""How many validation items a method needs: `python -m benchmarks.validation_items`.
+
+Test NLL of the demo network on 5,000 images after tuning on N others, over random draws. The log-probabilities of the
+network, and of ten members at each sigma of a grid, are computed once; a draw then costs no pass. PEP with T takes the
+sigma and the T that are best on the N items together.
+"""
+
+from __future__ import annotations
+
+from statistics import mean, stdev
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import peppermill as pm
+from benchmarks.timing import RESULTS, table_section, where, write_result
+
+ITEMS = (100, 200, 500, 1_000, 2_000, 5_000)
+SIGMAS = (0.0, 0.003, 0.006, 0.009, 0.012, 0.016, 0.02, 0.025, 0.03)
+DRAWS, TEST_ITEMS = 20, 5_000
+METHODS = ("network", "temperature", "vector", "matrix", "PEP with T")
+PICTURE = RESULTS.parents[1] / "docs" / "pictures" / "validation-items.png"
+
+
+def main() -> None:
+    validation, test = pm.demo.data()
+    images, labels = (torch.cat(both) for both in zip(validation, test, strict=True))
+    members = {sigma: log_probs_at(sigma, images, labels) for sigma in SIGMAS}
+    found: dict[str, list[list[float]]] = {name: [[] for _ in ITEMS] for name in METHODS}
+    for draw in range(DRAWS):
+        order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(draw))
+        testing = order[-TEST_ITEMS:]
+        for row, count in enumerate(ITEMS):
+            for name in METHODS:
+                found[name][row].append(test_nll(name, members, labels, order[:count], testing))
+    result = {"items": ITEMS, "draws": DRAWS, "test_items": TEST_ITEMS, "sigmas": SIGMAS, "nll": found}
+    write_result("validation_items", result)
+    draw_curves(result)
+
+
+def log_probs_at(sigma: float, images: Tensor, labels: Tensor) -> Tensor:
+    """Averaged log-probabilities [N, K] of ten members, or of the network alone."""
+    network = pm.demo.network()
+    predictor = pm.PepEnsemble.at_sigma(network, sigma, size=10) if sigma else network
+    return pm.predict(predictor, (images, labels)).log_probs
+
+
+def test_nll(name: str, members: dict[float, Tensor], labels: Tensor, tuning: Tensor, testing: Tensor) -> float:
+    """NLL on the test items of a method that was tuned on some items."""
+    plain = members[0.0]
+    if name == "network":
+        return pm.metrics.nll(plain[testing], labels[testing])
+    if name != "PEP with T":
+        return nll_of(fitted(plain[tuning], labels[tuning], name), plain[testing], labels[testing])
+    tempered = {sigma: fitted(at[tuning], labels[tuning], "temperature") for sigma, at in members.items()}
+    best = min(tempered, key=lambda sigma: nll_of(tempered[sigma], members[sigma][tuning], labels[tuning]))
+    return nll_of(tempered[best], members[best][testing], labels[testing])
+
+
+def fitted(log_probs: Tensor, labels: Tensor, name: str) -> Any:
+    return pm.fit_calibrator(nn.Identity().eval(), (log_probs, labels), name)
+
+
+def nll_of(predictor: Any, log_probs: Tensor, labels: Tensor) -> float:
+    predictions = pm.predict(predictor, (log_probs, labels))
+    return pm.metrics.nll(predictions.log_probs, predictions.labels)
+
+
+def draw_curves(found: dict[str, Any]) -> None:
+    """Mean and standard deviation over draws against N; the network, far above, is in the legend only."""
+    from matplotlib import pyplot
+
+    figure, axis = pyplot.subplots(figsize=(6, 4), layout="constrained")
+    for (name, marker), shift in zip(zip(METHODS[1:], "osD^", strict=True), (0.97, 0.99, 1.01, 1.03), strict=True):
+        rows = found["nll"][name]
+        counts = [count * shift for count in found["items"]]  # so that the bars stand side by side
+        axis.errorbar(counts, [*map(mean, rows)], [*map(stdev, rows)], marker=marker, capsize=2, label=name)
+    network = mean(found["nll"]["network"][-1])
+    axis.plot([], [], " ", label=f"network: {network:.3f}")
+    axis.set(xscale="log", xlabel="validation items", ylabel=f"NLL of {found['test_items']:,} test items")
+    axis.set_xticks(found["items"], [f"{count:,}" for count in found["items"]])
+    axis.minorticks_off()
+    axis.legend(frameon=False)
+    figure.savefig(PICTURE, dpi=150)
+
+
+def section(found: dict[str, Any]) -> str:
+    rows = [
+        (
+            f"{count:,}",
+            *(f"{mean(found['nll'][name][row]):.4f} ± {stdev(found['nll'][name][row]):.4f}" for name in METHODS),
+        )
+        for row, count in enumerate(found["items"])
+    ]
+    return table_section(
+        "How many validation items?",
+        f"NLL of {found['test_items']:,} test images of the demo network after tuning on N other images: mean ± standard "
+        f"deviation over {found['draws']} draws. `python -m benchmarks.validation_items`; {where(found)}.",
+        ("N", *METHODS),
+        rows,
+    )
+
+
+if __name__ == "__main__":
+    main()
