@@ -95,8 +95,8 @@ def section(found: dict[str, Any]) -> str:
     ]
     return table_section(
         "How many validation items?",
-        f"NLL of {found['test_items']:,} test images of the demo network after tuning on N other images: mean ± standard "
-        f"deviation over {found['draws']} draws. `python -m benchmarks.validation_items`; {where(found)}.",
+        f"NLL of {found['test_items']:,} test images of the demo network after tuning on N other images: mean ± "
+        f"standard deviation over {found['draws']} draws. `python -m benchmarks.validation_items`; {where(found)}.",
         ("N", *METHODS),
         rows,
     )
