@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-fast test-floors lint bench stress docs readme clean
+.PHONY: demo test test-fast test-floors lint bench stress docs dist readme clean
 
 demo: .venv/.demo
 	$(BIN)/peppermill demo
@@ -38,6 +38,14 @@ docs: .venv/.dev
 	$(BIN)/python scripts/update_docs.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
+# Source archive and wheel in dist/, checked; with REPOSITORY=https://github.com/OWNER/NAME, as they are published.
+dist: .venv/.dev
+	rm -rf dist build/release
+	$(BIN)/python scripts/absolute_links.py "$(or $(REPOSITORY),https://example.org/peppermill)" build/release
+	$(BIN)/python -m build --no-isolation --outdir dist build/release
+	$(BIN)/twine check --strict dist/*
+	$(BIN)/check-wheel-contents dist/*.whl
+
 # The README's table and pictures, from a fresh run of the demo.
 readme: .venv/.demo
 	$(BIN)/python scripts/update_readme.py
@@ -60,4 +68,4 @@ readme: .venv/.demo
 	touch $@
 
 clean:
-	rm -rf .venv .venv-floors peppermill-demo dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .venv-floors peppermill-demo dist build site .mypy_cache .ruff_cache .pytest_cache .hypothesis
