@@ -38,10 +38,10 @@ docs: .venv/.dev
 	$(BIN)/python scripts/update_docs.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
-# Source archive and wheel in dist/, checked; with REPOSITORY=https://github.com/OWNER/NAME, as they are published.
+# Source archive and wheel in dist/, checked. With REPOSITORY=https://..., links of the README lead there.
 dist: .venv/.dev
 	rm -rf dist build/release
-	$(BIN)/python scripts/absolute_links.py "$(or $(REPOSITORY),https://example.org/peppermill)" build/release
+	$(BIN)/python scripts/release_files.py build/release $(REPOSITORY)
 	$(BIN)/python -m build --no-isolation --outdir dist build/release
 	$(BIN)/twine check --strict dist/*
 	$(BIN)/check-wheel-contents dist/*.whl

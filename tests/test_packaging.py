@@ -2,8 +2,10 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -72,6 +74,29 @@ def test_the_wheel_is_small_and_whole(wheel):
     assert sorted(licenses) == ["LICENSE", "peppermill/demo/LICENSE-fashion-mnist"]
     assert {name.partition("/")[0].partition("-")[0] for name in names} == {"peppermill"}
     assert not any("tests" in name for name in names)
+
+
+def test_an_index_would_take_the_wheel(wheel):
+    run(sys.executable, "-m", "twine", "check", "--strict", wheel)
+    run(sys.executable, "-m", "check_wheel_contents", "--config", ROOT / "pyproject.toml", wheel)
+
+
+def test_links_of_a_released_readme_lead_to_the_repository(tmp_path):
+    run(sys.executable, ROOT / "scripts" / "release_files.py", tmp_path, "https://example.org/me/pep/")
+    readme = (tmp_path / "README.md").read_text(encoding="utf-8")
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    links = re.findall(r"\]\(([^)]+)\)", readme)
+    assert f"https://example.org/me/pep/blob/v{version}/CITATION.cff" in links
+    assert f"https://example.org/me/pep/raw/v{version}/docs/images/sigma.png" in links
+    assert [link for link in links if not link.startswith("https://")] == []
+    urls = tomllib.loads((tmp_path / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]
+    assert urls["Documentation"] == "https://me.github.io/pep/"
+    assert urls["Issues"] == "https://example.org/me/pep/issues"
+
+
+def test_one_version_everywhere():
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
 
 
 def test_the_wheel_offers_the_command_and_names_its_needs(wheel):

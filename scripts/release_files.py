@@ -1,7 +1,8 @@
-"""Before a release: links that work on PyPI, which shows the README alone. `python scripts/absolute_links.py URL FOLDER`.
+"""What is built for a release: `python scripts/release_files.py FOLDER [URL]`.
 
-Copies the repository's files to FOLDER. There, links of README.md lead to the files of this version at URL, and
-pyproject.toml names the addresses of code, issues, changes and pages.
+Copies the files of the last commit to FOLDER. PyPI shows the README alone, where links between files lead nowhere: with
+the URL of the repository, its links lead to the files of this version there, and pyproject.toml names the addresses of
+code, issues, changes and pages.
 """
 
 from __future__ import annotations
@@ -16,16 +17,19 @@ from urllib.parse import urlsplit
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def main(repository: str, folder: str) -> None:
+def main(folder: str, repository: str = "") -> None:
     repository = repository.rstrip("/")
     archive = subprocess.run(["git", "archive", "HEAD"], cwd=ROOT, check=True, capture_output=True).stdout
     Path(folder).mkdir(parents=True, exist_ok=True)
     subprocess.run(["tar", "-x", "-C", folder], input=archive, check=True)
+    if not repository:
+        return
     readme, project = Path(folder, "README.md"), Path(folder, "pyproject.toml")
     settings = project.read_text(encoding="utf-8")
     version = tomllib.loads(settings)["project"]["version"]
     readme.write_text(absolute(readme.read_text(encoding="utf-8"), repository, version), encoding="utf-8")
-    project.write_text(settings.replace("[project.urls]\n", f"[project.urls]\n{addresses(repository)}"), encoding="utf-8")
+    settings = settings.replace("[project.urls]\n", f"[project.urls]\n{addresses(repository)}")
+    project.write_text(settings, encoding="utf-8")
 
 
 def absolute(text: str, repository: str, version: str) -> str:
