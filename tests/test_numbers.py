@@ -26,10 +26,10 @@ GENERATED = {
 
 #: Numbers that are not measured: limits that the code sets, names of sections, levels of tests.
 DEFINITIONS = {
-    "README.md": {"4 kB": "a test of tests/test_recipe.py", "3.11": "a version", "2.0": "a licence"},
+    "README.md": {"4 kB": "a test of tests/test_recipe.py"},
     "docs/architecture.md": {"15 minutes": "an aim"},
     "docs/choosing.md": {"1e-6": "a limit of the search", "1 %": "a limit of the search"},
-    "docs/curvature.md": {"2.3": "a section of the paper", "95 %": "a level of confidence"},
+    "docs/curvature.md": {"95 %": "a level of confidence"},
     "docs/data.md": {"1 GiB": "a limit of the cache", "10 %": "a limit of the cache"},
     "docs/deployment.md": {
         "1e-38": "the smallest float32",
@@ -66,6 +66,7 @@ def prose(page: Path) -> str:
     text = page.read_text(encoding="utf-8")
     text = re.sub(r"<!-- (?!end of )([^>]*?) -->.*?<!-- end of \1 -->", "", text, flags=re.DOTALL)
     text = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
+    text = re.sub(r"(?i)\b(python|version|section|apache)[- ]v?\d+(\.\d+)*", "", text)  # not measured
     text = re.sub(r"\n\n(    [^\n]*\n)+", "\n\n", text)  # blocks of code by indentation
     text = re.sub(r"`([^`]*)`", lambda code: " ".join(re.findall(r"results/[\w./-]+\.json", code[1])), text)
     return re.sub(r"\]\(([^)]*)\)", lambda link: f"] {' '.join(re.findall(r'results/[^)]*json', link[1]))} ", text)
