@@ -5,6 +5,7 @@ import os
 import pkgutil
 import re
 import shlex
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,15 @@ from typer.testing import CliRunner
 import peppermill.demo
 import peppermill.views
 from peppermill.cli.app import app
-from peppermill.report.table import markdown
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
 PAGES = [README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 SLOW = {"index.md", "deployment.md", "estimators.md", "pretrained.md"}  # a whole race; onnx, Lightning, Keras
+
+sys.path.insert(0, str(ROOT / "scripts"))
+
+import update_readme  # noqa: E402
 
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 
@@ -91,7 +95,19 @@ def test_the_table_is_that_of_the_demos_run():
     table, end, _ = rest.partition("<!-- end of demo table -->")
     assert end, "README.md has no demo table between its two marks"
     run = json.loads(text_of(ROOT / "results" / "demo" / "run.json"))
-    assert table.strip() == markdown(run).strip()
+    assert table.strip() == update_readme.table(run).strip()
+
+
+def test_the_table_by_hand():
+    """Of a run with two methods: signs, a p-value that is printed, percentages."""
+    scores = {"estimates": {"nll": {"value": 0.4}, "ece": {"value": 0.0612}, "error": {"value": 0.1}}, "items": 5000}
+    better = {"value": -0.1, "lower": -0.12, "upper": 0.01, "p_value": 0.0123}
+    network = {"name": "network", "forward_passes": 1, "scores": scores, "comparison": None}
+    other = {**network, "name": "PEP", "forward_passes": 10, "comparison": {"differences": {"nll": better}}}
+    assert update_readme.table({"methods": [network, other]}).splitlines()[2:4] == [
+        "| network | 1 | 0.4000 |  | 6.12 | 10.00 |",
+        "| PEP | 10 | 0.4000 | −0.1000 [−0.1200, +0.0100], p = 0.012 | 6.12 | 10.00 |",
+    ]
 
 
 def commands(page: Path) -> list[str]:

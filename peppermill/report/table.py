@@ -60,17 +60,6 @@ def caption(content: Mapping[str, Any]) -> str:
     )
 
 
-def markdown(content: Mapping[str, Any]) -> str:
-    """The table for a README."""
-    titles = header(content)
-    lines = ["| " + " | ".join(titles) + " |", "|" + "---|" * len(titles)]
-    for cells in rows(content):
-        texts = [f"**{cells[0][0]}**" + (f"<br>{cells[0][1]}" if cells[0][1] else "")]
-        texts += ["<br>".join(part for part in cell if part) for cell in cells[1:]]
-        lines.append("| " + " | ".join(texts) + " |")
-    return "\n".join([*lines, "", caption(content)])
-
-
 def sweep_scores(point: Mapping[str, Any]) -> dict[str, Any]:
     """The scores at one sigma of a sweep, by name."""
     likelihood = point["log_likelihood"]

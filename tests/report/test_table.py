@@ -76,17 +76,6 @@ def test_the_caption_of_one_method_speaks_of_no_difference(content):
     assert table.caption(content) == "5,000 test items; in brackets 95 % bootstrap intervals."
 
 
-def test_markdown_by_hand(content):
-    assert table.markdown(content).splitlines()[:4] == [
-        "| method | NLL | ECE % (20 bins) |",
-        "|---|---|---|",
-        "| **network** | 0.3977<br>[0.3877, 0.4077] | 5.98<br>[4.98, 6.98] |",
-        "| **PEP**<br>σ = 0.0184 | 0.3498<br>[0.3398, 0.3598]<br>−0.0479, p < 0.001 | "
-        "7.23<br>[6.23, 8.23]<br>+1.25, p = 0.041 |",
-    ]
-    assert table.markdown(content).endswith("\n\n" + table.caption(content))
-
-
 def test_a_point_of_a_sweep_by_hand():
     point = {
         "sigma": 0.01,
