@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from peppermill.report.provenance import provenance
     from peppermill.report.record import record_run, sweep_around
     from peppermill.report.run import Run, read_run, write_run
+    from peppermill.streaming.columns import stream
+    from peppermill.streaming.parts import write_predictions
     from peppermill.tuning.golden import Golden
     from peppermill.tuning.result import Candidate, Race
     from peppermill.tuning.two_stage import TwoStage
@@ -105,8 +107,10 @@ __all__ = [
     "record_run",
     "size_curve",
     "split_off",
+    "stream",
     "sweep_around",
     "sweep_sigma",
+    "write_predictions",
     "write_report",
     "write_run",
 ]
@@ -141,6 +145,8 @@ _NAMES_BY_MODULE = {
     "report.provenance": "provenance",
     "report.record": "record_run sweep_around",
     "report.run": "Run read_run write_run",
+    "streaming.columns": "stream",
+    "streaming.parts": "write_predictions",
     "tuning.golden": "Golden",
     "tuning.result": "Candidate Race",
     "tuning.two_stage": "TwoStage",

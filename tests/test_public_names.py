@@ -67,8 +67,10 @@ NAMES = [
     "record_run",
     "size_curve",
     "split_off",
+    "stream",
     "sweep_around",
     "sweep_sigma",
+    "write_predictions",
     "write_report",
     "write_run",
 ]

@@ -13,7 +13,7 @@ from peppermill.cli.console import say
 from peppermill.data import Batches
 from peppermill.ensemble import load
 from peppermill.export.verify import format_of
-from peppermill.plumbing.nested import map_tensors
+from peppermill.streaming.numbered_batches import stream_of
 
 EXAMPLES = (
     "peppermill export python:my_models:resnet --weights resnet.safetensors --pep pep.json --out model.onnx --example "
@@ -43,11 +43,8 @@ def command(
         inputs = torch.randn(2, *map(int, numbers), generator=torch.Generator().manual_seed(0))
     source = network.source()
     if example:
-        items, labelled, names = which_items.to_predict(example, source)
-        if not labelled and names is None:
-            items = items, torch.zeros(len(next(iter(items.values())) if isinstance(items, dict) else items))
-        first, _ = next(iter(Batches(items, source.model, argument="example", batch_size=2)))
-        inputs = map_tensors(lambda t: t[:2], first)
+        first = next(stream_of(which_items.to_predict(example, source), 2).read(lambda number: True))
+        [(inputs, _)] = Batches([(first.inputs, torch.zeros(len(first.rows)))], source.model)
     ensemble = load(pep, source.model, engine="loop")
     ensemble.export(out, inputs)
     members = ensemble.passes

@@ -1,4 +1,4 @@
-"""`peppermill predict`: probabilities and uncertainties of every item, into an npz or csv file."""
+"""`peppermill predict`: probabilities and uncertainties of every item, into one file or into a folder of parts."""
 
 from __future__ import annotations
 
@@ -7,23 +7,20 @@ import io
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import typer
 
 from peppermill.cli import options, which_items
 from peppermill.cli.console import say
-from peppermill.data import Batches
 from peppermill.distributed.group import rank
 from peppermill.plumbing.files import refuse_unwritable, write_atomically
-from peppermill.predictions import likelihood_of, predict, predict_unlabelled
-from peppermill.types import Likelihood
+from peppermill.streaming.columns import BatchColumns
+from peppermill.streaming.numbered_batches import stream_of
+from peppermill.streaming.parts import FORMATS, PART_ITEMS, encoded, predict_table, write_predictions
 from peppermill.uncertainty import CLASS_UNCERTAINTIES, VARIANCES
 
-WITHOUT_MEMBERS = ("probabilities", "confidence", "entropy", "variance")
-
 EXAMPLES = (
-    "peppermill predict python:my_models:resnet npz:new.npz --weights resnet.safetensors --pep pep.json --columns "
-    "predicted,confidence,mutual_information --out new.csv"
+    "peppermill predict python:my_models:resnet imagefolder:new --weights resnet.safetensors --pep pep.json --columns "
+    "predicted,confidence,mutual_information --out predictions/"
 )
 
 
@@ -31,7 +28,9 @@ def command(
     network: options.Network,
     data: options.AnyData,
     predictor: options.EnsembleFile,
-    out: Annotated[Path, typer.Option(help="Where to write the predictions: .npz or .csv.")] = Path("predictions.npz"),
+    out: Annotated[
+        Path, typer.Option(help="A file for a small job, .npz, .csv or .parquet; a folder for data of any size.")
+    ] = Path("predictions.npz"),
     columns: Annotated[
         str | None,
         typer.Option(
@@ -40,55 +39,47 @@ def command(
             f"{', '.join(VARIANCES)}."
         ),
     ] = None,
+    top: Annotated[int | None, typer.Option(help="Keep this many classes of each item, the most probable.")] = None,
+    file_format: Annotated[
+        str | None, typer.Option("--format", help=f"Of the parts in a folder: {' or '.join(FORMATS)}.")
+    ] = None,
+    part_items: Annotated[int, typer.Option(help="Items in each part of a folder.")] = PART_ITEMS,
 ) -> None:
     """Write `log_probs` [N, K] and `predicted` [N] of the data, or other --columns, and `labels` [N] if they have any.
 
     Without --pep the predictions are the network's own. A regression gives `mean` and `log_variance` [N]. Pictures need
     no labels (a flat folder, or `?labels=none`), and their `names` [N] are written too.
+
+    Into a folder, the predictions are written in parts, batch by batch. The same command goes on where it was
+    interrupted, and under torchrun each process writes its own parts.
     """
-    refuse_unwritable(out)
-    if out.suffix not in (".npz", ".csv"):
-        raise ValueError(f"`--out {out}` must end in .npz or .csv.")
+    is_folder = out.is_dir() or not out.suffix
+    if not is_folder:
+        refuse_unwritable(out)
+        if out.suffix not in (".npz", ".csv", ".parquet"):
+            raise ValueError(f"`--out {out}` must end in .npz, .csv or .parquet, or be a folder, without a dot.")
     source = network.source()
-    model, likelihood = predictor.ensemble(source.model) or source.model, predictor.likelihood
-    wanted = _columns(columns, likelihood_of(model, likelihood), predictor.pep is not None)
-    items, labelled, names = which_items.to_predict(data, source)
-    asked: Any = {"likelihood": likelihood, "uncertainty": columns is not None}
-    if not labelled and names is None:
-        found = predict_unlabelled(model, items, batch_size=predictor.batch_size, **asked)
-    else:
-        found = predict(model, Batches(items, source.model, batch_size=predictor.batch_size), **asked)
-    known = {"mean": found.log_probs[:, 0], "log_variance": found.log_probs[:, 1], "log_probs": found.log_probs}
-    known |= {"predicted": found.log_probs.argmax(dim=1), "probabilities": found.log_probs.exp()}
-    known |= found.uncertainty.values if found.uncertainty else {}
-    arrays: dict[str, Any] = {name: known[name].cpu().numpy() for name in wanted}
-    arrays |= {"labels": found.labels.cpu().numpy()} if labelled else {}
-    arrays |= {"names": np.array(names)} if names is not None else {}
+    model = predictor.ensemble(source.model) or source.model
+    asked: Any = {"columns": columns, "top": top, "likelihood": predictor.likelihood}
+    columns_of = BatchColumns(model, **asked)  # refuses what cannot be before the data are looked for
+    items = which_items.to_predict(data, source)
+    if is_folder:
+        more: Any = {"batch_size": predictor.batch_size, "part_items": part_items, "format": file_format}
+        found = write_predictions(model, items, out, **asked, **more)
+        whole = f"{found.parts:,} parts, {found.items:,} items" if found.complete else "other processes still write"
+        say(f"wrote {found.written:,} parts into {out}: {whole}")
+        return
+    table = predict_table(columns_of, stream_of(items, predictor.batch_size))
+    del table["row"]
     if rank():
         return
-    buffer = io.BytesIO()
     if out.suffix == ".csv":
-        flat = {name: array for name, array in arrays.items() if array.ndim == 1}
-        for name, array in arrays.items():
+        flat = {name: array for name, array in table.items() if array.ndim == 1}
+        for name, array in table.items():
             flat |= {f"{name}_{k}": column for k, column in enumerate(array.T)} if array.ndim == 2 else {}
         text = io.StringIO()
         csv.writer(text).writerows([flat, *zip(*(array.tolist() for array in flat.values()), strict=True)])
-        buffer.write(text.getvalue().encode())
+        write_atomically(out, text.getvalue())
     else:
-        np.savez(buffer, **arrays)
-    write_atomically(out, buffer.getvalue())
-    say(f"wrote {out}: {', '.join(arrays)} of {len(next(iter(arrays.values()))):,} items")
-
-
-def _columns(asked: str | None, likelihood: Likelihood, members: bool) -> list[str]:
-    """The columns to write: known before anything is computed."""
-    own = ["mean", "log_variance"] if likelihood.name == "gaussian" else ["log_probs", "predicted"]
-    if asked is None:
-        return own
-    sure = VARIANCES if likelihood.name == "gaussian" else {"probabilities": "", **CLASS_UNCERTAINTIES}
-    known = [*own, *(sure if members else [name for name in sure if name in WITHOUT_MEMBERS])]
-    for name in (columns := [name.strip() for name in asked.split(",")]):
-        if name not in known:
-            cure = "" if members else " Members, and what they do not agree on, come with `--pep`."
-            raise ValueError(f"`--columns {asked}`: there is no {name!r} here, only {', '.join(known)}.{cure}")
-    return columns
+        write_atomically(out, encoded(table, out.suffix[1:]))
+    say(f"wrote {out}: {', '.join(table)} of {len(next(iter(table.values()))):,} items")

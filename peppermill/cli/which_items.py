@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from peppermill.cli.console import say
 from peppermill.data import Batches
@@ -27,13 +26,12 @@ def labelled(data: str, source: Source) -> Any:
     return _checked(_found(data, source), source)
 
 
-def to_predict(data: str, source: Source) -> tuple[Any, bool, Sequence[str] | None]:
-    """All data, or inputs alone; whether they have labels; and the names of items that are files."""
+def to_predict(data: str, source: Source) -> Any:
+    """All data, or inputs alone. Files are not read yet, beside the first that is whole."""
     found = _arranged(data_or_inputs_from(data, source.prepare, source.class_names), source)
-    if not isinstance(found, Items):
-        return found, not isinstance(found, (np.ndarray, Tensor, dict)), None
-    items = _checked(found, source)
-    return items, items.labelled, items.names
+    if isinstance(found, Items):
+        _refuse_other_classes(found, source)
+    return found
 
 
 def tuning(data: str, source: Source, validation: int | None, seed: int | None) -> tuple[Any, Split | None]:
@@ -93,12 +91,17 @@ def _checked(data: Any, source: Source) -> Any:
     if not isinstance(data, Items):
         return data
     items = data.readable()
+    _refuse_other_classes(items, source)
+    return items
+
+
+def _refuse_other_classes(items: Items, source: Source) -> None:
     network = as_network(source.model)
     with torch.no_grad():
-        [(inputs, _)] = Batches(items.take_rows(np.array([0])), network)
+        [(inputs, _)] = Batches(items.take_rows(np.array([items.first_readable()])), network)
         outputs = output_tensor(call(network, inputs))
     if outputs.ndim != 2 or outputs.shape[1] == 1 or items.labels.is_floating_point():
-        return items
+        return
     classes = outputs.shape[1]
     found = len(items.class_names) if items.class_names else int(items.labels.max()) + 1
     if found > classes or (items.class_names and found != classes):
@@ -106,4 +109,3 @@ def _checked(data: Any, source: Source) -> Any:
             f"{items.origin} has {found:,} classes, but the network has {classes:,}: name the right data, or, "
             "for a part of the network's classes, all of them in their order with `?classes=FILE`."
         )
-    return items

@@ -51,8 +51,23 @@ def gather_rows(columns: list[Tensor], sizes: list[int], facts: Mapping[str, Any
     `columns` are tensors [n, ...] with the rows of this process's batches, `sizes` the number of rows of each batch.
     The k-th batch of process r is batch k * P + r of the data. `facts` must be the same everywhere.
     """
-    try:
+    with _meeting():
         return _gather(columns, sizes, facts)
+
+
+def exchange(value: Any) -> list[Any]:
+    """The values of all processes, on every process."""
+    values: list[Any] = [value] * count()
+    with _meeting():
+        if grouped():
+            dist.all_gather_object(values, value)
+    return values
+
+
+@contextmanager
+def _meeting() -> Iterator[None]:
+    try:
+        yield
     except RuntimeError as error:
         if isinstance(error, ProcessError):
             raise
@@ -65,8 +80,7 @@ def gather_rows(columns: list[Tensor], sizes: list[int], facts: Mapping[str, Any
 
 def _gather(columns: list[Tensor], sizes: list[int], facts: Mapping[str, Any]) -> list[Tensor]:
     kinds = [(tuple(column.shape[1:]), column.dtype) for column in columns] if sum(sizes) else None
-    headers: list[Any] = [None] * count()
-    dist.all_gather_object(headers, (sizes, kinds, {name: str(fact) for name, fact in facts.items()}))
+    headers = exchange((sizes, kinds, {name: str(fact) for name, fact in facts.items()}))
     for process, (_, _, other) in enumerate(headers):
         for name, fact in headers[0][2].items():
             if other.get(name) != fact:

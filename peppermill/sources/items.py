@@ -7,7 +7,8 @@ other processes.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import zlib
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -15,12 +16,14 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, default_collate
 
 from peppermill.datasets.disk_cache import DiskCache
+from peppermill.plumbing.nested import digest_of
 from peppermill.plumbing.progress import progress
 from peppermill.plumbing.warnings import warn_user
 
+CURE = "Repair or remove them, or add `bad=skip` to go on without them."
 NAMED_BAD_ITEMS = 3  # that a message names
 BLOCK_ITEMS = 256  # that are read at a time when all are checked
 
@@ -68,11 +71,35 @@ class Items(Dataset[Any]):
         """Inputs and labels of a batch, as a DataLoader asks for them. An item that cannot be read is an error."""
         found = self._read(items)
         if any(isinstance(one, str) for one in found):
-            raise ValueError(
-                f"{self._complaint(self._bad())} Repair or remove them, or add `bad=skip` to go on without them."
-            )
+            raise ValueError(f"{self._complaint(self._bad(), len(self))} {CURE}")
         scale = getattr(self.prepare, "scale", lambda inputs: inputs)
         return [(scale(one), self.labels[item]) for one, item in zip(found, items, strict=True)]
+
+    def read_rows(self, start: int, stop: int) -> tuple[list[int], Any, Tensor | None, list[str]]:
+        """Rows, inputs, labels and names of a batch for a single pass, in which nothing is worth caching.
+
+        Items that cannot be read are an error, or with `bad=skip` left out.
+        """
+        found = dict(zip(range(start, stop), self._fresh(range(start, stop)), strict=True))
+        bad = {row: one for row, one in found.items() if isinstance(one, str)}
+        if bad and not self.skip_bad:
+            raise ValueError(f"{self._complaint(bad, len(found))} {CURE}")
+        if bad:
+            warn_user(f"{self._complaint(bad, len(found))} They are left out.")
+        scale = getattr(self.prepare, "scale", lambda inputs: inputs)
+        rows = [row for row in found if row not in bad]
+        inputs = default_collate([scale(found[row]) for row in rows]) if rows else None
+        return rows, inputs, self.labels[rows] if self.labelled else None, [self.names[row] for row in rows]
+
+    def digest(self) -> int:
+        """A number that changes with the names, the labels or the first item."""
+        names = zlib.crc32("\n".join(self.names).encode())
+        return digest_of([self.labels, self._read([self.first_readable()])[0]], names)
+
+    def first_readable(self) -> int:
+        """The first item; with `bad=skip`, the first that can be read."""
+        items = iter(range(len(self)) if self.skip_bad else ())
+        return next((item for item in items if not isinstance(self._read([item])[0], str)), 0)
 
     def take_rows(self, rows: np.ndarray) -> Items:
         """The items of these rows."""
@@ -87,7 +114,7 @@ class Items(Dataset[Any]):
         """With `bad=skip`, the items that can be read; every item is read once to know."""
         bad = self._bad() if self.skip_bad else {}
         if bad and len(bad) < len(self):
-            warn_user(f"{self._complaint(bad)} They are left out.")
+            warn_user(f"{self._complaint(bad, len(self))} They are left out.")
             return self.take_rows(np.array([item for item in range(len(self)) if item not in bad]))
         return self
 
@@ -101,31 +128,38 @@ class Items(Dataset[Any]):
                 tick(len(items))
         return bad
 
-    def _complaint(self, bad: Mapping[int, str]) -> str:
+    def _complaint(self, bad: Mapping[int, str], count: int) -> str:
         named = ", ".join(list(bad.values())[:NAMED_BAD_ITEMS])
         more = f" and {len(bad) - NAMED_BAD_ITEMS:,} more" if len(bad) > NAMED_BAD_ITEMS else ""
-        return f"{self.origin}: {len(bad):,} of {len(self):,} items cannot be read: {named}{more}."
+        return f"{self.origin}: {len(bad):,} of {count:,} items cannot be read: {named}{more}."
 
     def _read(self, items: Iterable[int]) -> list[Any]:
         """What `scale` or the network takes, for each item; a text that says why for an item that cannot be read."""
         decoded, rows = self.decoded, [k if self.rows is None else int(self.rows[k]) for k in items]
         new = {row: item for row, item in zip(rows, items, strict=True) if row not in decoded.places}
-        with ThreadPoolExecutor(self.workers or cores()) as pool:
-            fresh = dict(zip(new, pool.map(self._decode, new.values(), new), strict=True))
+        fresh = dict(zip(new, self._fresh(new.values()), strict=True))
         for row, found in fresh.items():
+            if not isinstance(found, str) and decoded.cache.added(found):
+                decoded.places[row] = len(decoded.cache) - 1
+        return [fresh[row] if row in fresh else decoded.cache[decoded.places[row]] for row in rows]
+
+    def _fresh(self, items: Collection[int]) -> list[Any]:
+        """The same, from the files, by several threads."""
+        rows = [k if self.rows is None else int(self.rows[k]) for k in items]
+        with ThreadPoolExecutor(self.workers or cores()) as pool:
+            made = list(pool.map(self._decode, items, rows))
+        for item, found in zip(items, made, strict=True):
             if isinstance(found, str):
                 continue
             arrays = found if isinstance(found, dict) else {"array": found}
             kind = {key: (list(array.shape), array.dtype) for key, array in arrays.items()}
-            decoded.kind = decoded.kind or kind
-            if kind != decoded.kind:
+            self.decoded.kind = self.decoded.kind or kind
+            if kind != self.decoded.kind:
                 raise ValueError(
-                    f"the preparation gives {decoded.kind} for one item and {kind} for another "
-                    f"({self.names[new[row]]}): let it resize or pad every item to one shape, with the same arrays."
+                    f"the preparation gives {self.decoded.kind} for one item and {kind} for another "
+                    f"({self.names[item]}): let it resize or pad every item to one shape, with the same arrays."
                 )
-            if decoded.cache.added(found):
-                decoded.places[row] = len(decoded.cache) - 1
-        return [fresh[row] if row in fresh else decoded.cache[decoded.places[row]] for row in rows]
+        return made
 
     def _decode(self, item: int, row: int) -> Any:
         """A damaged file is counted; a preparation that fails stops everything."""

@@ -245,7 +245,7 @@ def test_options_of_sweep(refused, options, match):
         (("--pep", "."), ". cannot be read: it is a folder, a device or a pipe"),
         (("--likelihood", "poisson"), "`likelihood='poisson'` is unknown"),
         (("--batch-size", -3), "`batch_size=-3` must be at least 1 item"),
-        (("--out", "."), "cannot be written"),
+        (("--out", "my_models.py/p.npz"), "cannot be written"),
         (("--engine", "loop"), "`--engine` and `--precision` are for the members of an ensemble: name it with `--pep"),
         (("--precision", "bfloat16"), "`--engine` and `--precision` are for the members of an ensemble: name it with"),
     ],
@@ -267,9 +267,19 @@ def test_a_seed_below_zero(refused):
     refused("evaluate", MODEL, DATA, *WEIGHTS, "--seed", -1, match="invalid value for '--seed'")
 
 
-@pytest.mark.parametrize("name", ["p.parquet", "p", "p.npy"])
-def test_predictions_in_a_file_that_would_hold_something_else(refused, name):
-    refused("predict", MODEL, DATA, *WEIGHTS, "--out", name, match=f"`--out {name}` must end in .npz or .csv.")
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        (("p.npy",), "`--out p.npy` must end in .npz, .csv or .parquet, or be a folder, without a dot."),
+        ((".",), ". holds other files and no manifest.json: name a new or an empty folder."),
+        (("p", "--format", "avro"), "`format='avro'` must be one of parquet, npz."),
+        (("p", "--part-items", 0), "`part_items=0` must be at least 1."),
+        (("p", "--top", 0), "`top=0` must be at least 1"),
+        (("p", "--top", 2, "--columns", "predicted"), "with a column log_probs or probabilities to shorten."),
+    ],
+)
+def test_predictions_where_they_cannot_be_written(refused, options, match):
+    refused("predict", MODEL, DATA, *WEIGHTS, "--out", *options, match=match)
 
 
 def test_no_bins(refused):

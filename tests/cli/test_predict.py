@@ -1,8 +1,11 @@
 """`peppermill predict`: predictions for every item in an npz file that needs no pickle."""
 
+from pathlib import Path
+
 import numpy as np
+import pandas
 import pytest
-from scipy.special import log_softmax
+from scipy.special import log_softmax, softmax
 
 import peppermill as pm
 
@@ -73,6 +76,46 @@ def test_a_regression_has_means_and_log_variances(done, folder, with_ensemble):
         np.testing.assert_allclose(found["log_variance"], 0.5)
 
 
+def test_a_parquet_file_holds_what_the_npz_holds(done):
+    """Read by pandas."""
+    done(*ARGUMENTS, "--columns", "probabilities,entropy")
+    written = done(*ARGUMENTS, "--columns", "probabilities,entropy", "--out", "p.parquet")
+    assert written == "wrote p.parquet: probabilities, entropy, labels of 300 items\n"
+    found, expected = pandas.read_parquet("p.parquet"), load("predictions.npz")
+    assert list(found) == list(expected)
+    for name, array in expected.items():
+        np.testing.assert_array_equal(np.stack(found[name]), array)
+
+
+def test_top_keeps_the_most_probable_classes(done, network, data):
+    """Against a sort of the network's own outputs."""
+    done(*ARGUMENTS, "--top", 2, "--columns", "probabilities,confidence")
+    found, probabilities = load("predictions.npz"), softmax(network(data("new")[0]).detach().numpy(), axis=1)
+    order = np.argsort(-probabilities, axis=1)[:, :2]
+    np.testing.assert_array_equal(found["classes"], order)
+    np.testing.assert_allclose(found["probabilities"], np.take_along_axis(probabilities, order, axis=1), rtol=1e-5)
+    np.testing.assert_allclose(found["confidence"], probabilities.max(axis=1), rtol=1e-5)
+
+
+# A folder of parts
+
+
+def test_a_folder_gets_parts_and_the_same_command_goes_on(done, network, data):
+    pm.fit(network, data("validation"), size=3).save("pep.json")
+    command = (*ARGUMENTS, "--pep", "pep.json", "--out", "out/", "--batch-size", 40, "--part-items", 100)
+    assert done(*command) == "wrote 3 parts into out: 3 parts, 300 items\n"  # three batches of 40 in a part
+    parts = sorted(Path("out/parts").iterdir())
+    assert [path.name.split(".")[1] for path in parts] == ["rows-0-120", "rows-120-240", "rows-240-300"]
+    contents = [path.read_bytes() for path in parts]
+    parts[1].unlink()
+    assert done(*command) == "wrote 1 parts into out: 3 parts, 300 items\n"
+    assert [path.read_bytes() for path in parts] == contents
+    table, expected = pandas.read_parquet("out/parts"), pm.load("pep.json", network).predict_proba(data("new")[0])
+    np.testing.assert_allclose(np.exp(np.stack(table["log_probs"])), expected, atol=1e-6)
+    np.testing.assert_array_equal(table["labels"], data("new")[1])
+    np.testing.assert_array_equal(table["row"], np.arange(300))
+
+
 # Columns
 
 
@@ -108,7 +151,7 @@ def test_a_table_has_a_row_for_each_item(done, network, data, unlabelled):
     ("columns", "match"),
     [
         ("entropy,mutual_information", "no 'mutual_information' here, only log_probs, predicted, probabilities, conf"),
-        ("mutual_information", "Members, and what they do not agree on, come with `--pep`."),
+        ("mutual_information", "Members, and what they do not agree on, come with an ensemble: `--pep`."),
         ("", "there is no '' here"),
     ],
 )
@@ -156,7 +199,7 @@ def test_every_likelihood_does_without_labels(done, folder, unlabelled, likeliho
         np.testing.assert_allclose(found["mean"], sums, rtol=1e-4, atol=1e-5)
         np.testing.assert_allclose(found["log_variance"], 0.5)
     else:
-        yes = np.exp(found["log_probs"][:, 1]).reshape(300, 2)  # two logits for each item: two questions
+        yes = np.exp(found["log_probs"][..., 1])  # [300, 2]: two logits for each item are two questions
         np.testing.assert_allclose(yes[:, 0], 1 / (1 + np.exp(-sums.astype(np.float64))), rtol=1e-4, atol=1e-6)
 
 
@@ -188,7 +231,10 @@ def test_who_needs_labels_says_so(peppermill, unlabelled, command):
     [
         ({"z": np.ones(3)}, "bare.npz has no array x, only z: save it with"),
         ({"x": np.ones((0, 6))}, "`data` has no items"),
-        ({"x": np.full((3, 6), np.nan)}, "the predictions for 3 of 3 items are NaN"),
+        (
+            {"x": np.full((3, 6), np.nan)},
+            "the prediction for item 0 is NaN: check the network's weights and this input.",
+        ),
         (
             {"x": np.ones((3, 6)), "y": np.ones(2, dtype=int)},
             "bare.npz have different lengths (x 3, y 2): each input needs one label",
