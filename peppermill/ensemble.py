@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -265,6 +266,13 @@ class PepEnsemble(nn.Module):
 
     def extra_repr(self) -> str:
         return f"sigma={self.sigma:.4g}, size={self.size}, temperature={self.temperature:.4g}, seed={self.seed}"
+
+    def __repr__(self) -> str:
+        cost = f"{self.passes} forward pass{'es' * (self.passes > 1)}"
+        return f"PepEnsemble({self.extra_repr()}): {self.method} of {type(self.model).__name__}, {cost}"
+
+    def _repr_html_(self) -> str:
+        return f"<p>{escape(repr(self))}</p>{(self.race or self.search).table().html()}"
 
     def _members(self) -> Members:
         recipe = self.recipe

@@ -201,6 +201,18 @@ def read_content(path: str | Path) -> dict[str, Any]:
     return content
 
 
+def search_of(content: dict[str, Any]) -> SigmaSearch:
+    """The search for sigma in the content of a file."""
+    search, evaluations = content["search"], []
+    for row in search["evaluations"]:
+        sigma, *values = row if len(row) == 4 else (*row, 1.0, row[1])
+        evaluations.append(
+            Evaluation(float(sigma), *(-math.inf if value is None else float(value) for value in values))
+        )
+    ends = (search["lower"], search["upper"], search["items"], search["joint"])
+    return SigmaSearch(tuple(evaluations), *ends, search.get("passes"))  # which version one did not write at first
+
+
 def race_of(content: dict[str, Any]) -> Race | None:
     """The race in the content of a file, if it holds one."""
     if "race" not in content:
@@ -250,7 +262,7 @@ def _checksum(content: dict[str, Any]) -> str:
 def _recipe(content: dict[str, Any], names: list[str]) -> Recipe:
     from peppermill.datasets.splitting import Split  # here, so that a recipe does not import the reading of data
 
-    search, likelihood, noise = content["search"], dict(content["likelihood"]), content["noise"]
+    likelihood, noise = dict(content["likelihood"]), content["noise"]
     mask = int(content["selection"]["mask"], 16)
     selected = tuple(name for k, name in enumerate(names) if mask >> k & 1)
     if len(selected) != content["selection"]["arrays"]:
@@ -261,12 +273,6 @@ def _recipe(content: dict[str, Any], names: list[str]) -> Recipe:
         for kind in ("calibrator.", "one_pass.", "scale.")
     }
     scales = tuple((name, tuple(factors.tolist())) for name, factors in of["scale."].items())
-    evaluations = []
-    for row in search["evaluations"]:
-        sigma, *values = row if len(row) == 4 else (*row, 1.0, row[1])
-        evaluations.append(
-            Evaluation(float(sigma), *(-math.inf if value is None else float(value) for value in values))
-        )
     chosen = likelihood_named(likelihood.pop("name"), likelihood)
     if [(k, type(v)) for k, v in likelihood.items()] != [(k, type(v)) for k, v in type(chosen)().settings().items()]:
         raise ValueError(f"likelihood has the settings {likelihood}")
@@ -281,14 +287,7 @@ def _recipe(content: dict[str, Any], names: list[str]) -> Recipe:
         selected=selected,
         likelihood=chosen,
         calibrator=calibrator_from(content["calibrator"], of["calibrator."]),
-        search=SigmaSearch(
-            tuple(evaluations),
-            search["lower"],
-            search["upper"],
-            search["items"],
-            search["joint"],
-            search.get("passes"),  # the first files of version one do not have it
-        ),
+        search=search_of(content),
         fingerprint=Fingerprint(**content["fingerprint"]),
         views=views_named(content["views"]),
         one_pass=calibrator_from(content["one_pass"], of["one_pass."]) if "one_pass" in content else None,

@@ -7,7 +7,7 @@ import shlex
 import sys
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from traceback import walk_tb
@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from peppermill.cli import torchrun
 
@@ -37,16 +36,8 @@ def harden_streams() -> None:
         getattr(sys, name).reconfigure(errors="replace")
 
 
-def show(table: Table) -> None:
-    """Print a table; at 140 characters if there is no terminal to ask."""
-    console = Console(width=None if sys.stdout.isatty() else 140, highlight=False, emoji=False)
-    with console.capture() as captured:
-        console.print(table)
-    say(captured.get().removesuffix("\n"))
-
-
-def say(text: str) -> None:
-    """Print a line of results; it is never wrapped, because users copy commands from it.
+def say(text: object) -> None:
+    """Print a line or a table of results; it is never wrapped, because users copy commands from it.
 
     If nobody reads it any more, as after `| head`, the command goes on: it still has files to write.
     """
@@ -55,37 +46,6 @@ def say(text: str) -> None:
         sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def show_methods(content: Mapping[str, Any]) -> None:
-    """Print the table of methods of a run, and what the extra passes bought."""
-    from peppermill.report import table
-    from peppermill.report.verdict import verdict
-
-    shown = Table(
-        title=escape(content["title"]),
-        caption=escape(table.caption(content)),
-        title_justify="left",
-        caption_justify="left",
-    )
-    for title in table.header(content):
-        shown.add_column(title, no_wrap=True)
-    for cells in table.rows(content):
-        shown.add_row(*(escape("\n".join(part for part in cell if part)) for cell in cells), end_section=True)
-    show(shown)
-    if len(content["methods"]) > 1 and (note := verdict(content).note):
-        say(note)
-
-
-def show_sweep(content: Mapping[str, Any]) -> None:
-    """Print the points of a sweep, the best in bold."""
-    from peppermill.report import table
-
-    shown = Table(*table.sweep_header(content))
-    best = max(point["log_likelihood"] for point in content["points"] if point["log_likelihood"] is not None)
-    for point in content["points"]:
-        shown.add_row(*table.sweep_cells(point), style="bold" if point["log_likelihood"] == best else None)
-    show(shown)
 
 
 def say_next(out: Path, network: Network, data: str | None) -> None:

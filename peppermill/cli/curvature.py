@@ -5,15 +5,13 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from peppermill.cli import options, which_items
-from peppermill.cli.console import say, show
-from peppermill.curvature.analysis import LocalAnalysis, local_analysis
-from peppermill.curvature.prediction import Carried, EffectPoint, carried_by, compare_effects
+from peppermill.curvature.analysis import local_analysis
+from peppermill.curvature.prediction import carried_by, compare_effects
+from peppermill.plumbing.display import Table
 from peppermill.predictions import predict
 from peppermill.report import figures
-from peppermill.report.provenance import provenance
 from peppermill.report.record import curvature_panel
 from peppermill.report.run import Run
 
@@ -42,40 +40,25 @@ def command(
     grid = options.numbers(sigmas, "--sigmas") if sigmas else [upper * step for step in GRID]
     points = compare_effects(analysis, model, labelled, grid, **options.arguments_of(compare_effects, context))
     carried = carried_by(analysis.item_rates, predict(model, labelled, likelihood=likelihood))
-    title, panel = f"curvature of {network.model} on {data}", curvature_panel(analysis, points, carried)
     settings = options.settings(context, "model", "data", "probes", "size", "parameters")
-    results.deliver(
-        lambda: _show(analysis, points, carried),
-        lambda: Run(title, settings, (), provenance=provenance(seed, model), curvature=panel),
-        lambda: figures.effect_curves(points, analysis.items, upper),
-    )
-
-
-def _show(found: LocalAnalysis, points: tuple[EffectPoint, ...], carried: tuple[Carried, ...]) -> None:
-    upper = found.believable_range[1]
-    table = Table("quantity", "sum over items", "standard error", "per item")
-    for name, value, error in (
-        ("Laplacian of the log-likelihood", found.laplacian, found.laplacian_error),
-        ("trace of the empirical Fisher information", found.fisher_trace, found.fisher_trace_error),
-        ("effect rate, sum of Laplacian(L_i)/L_i", found.effect_rate, found.effect_rate_error),
-        ("  of it, kinks that derivatives miss", found.kinks, found.kinks_error),
-    ):
-        shown = "exact" if error == 0 else f"{error:.3g}"
-        table.add_row(name, f"{value:.5g}", shown, f"{value / found.items:.4g}")
-    show(table)
-    say(
-        f"{found.items:,} items, {found.dimensions:,} perturbed numbers, {found.probes} probes; the prediction is "
-        f"believable up to sigma = {upper:.3g}"
-    )
-    table = Table("sigma", "predicted B_sigma", "measured L(sigma) - L(0)", "believable")
-    for p in points:
-        table.add_row(
+    title, panel = f"curvature of {network.model} on {data}", curvature_panel(analysis, points, carried)
+    rows = [
+        (
             f"{p.sigma:.4g}",
             f"{p.predicted:.4g} ± {p.predicted_error:.2g}",
             f"{p.measured:.4g} ± {p.measured_error:.2g}",
             "yes" if p.sigma <= upper * (1 + 1e-9) else "no",
         )
-    show(table)
-    for part in carried:
-        fraction, share = 100 * part.fraction, 100 * part.share
-        say(f"the {fraction:.1f} % of items {part.who} carry {share:.0f} % of the effect rate")
+        for p in points
+    ]
+    parts = (
+        f"the {100 * part.fraction:.1f} % of items {part.who} carry {100 * part.share:.0f} % of the effect rate"
+        for part in carried
+    )
+    results.deliver(
+        [analysis, Table(("sigma", "predicted B_sigma", "measured L(sigma) - L(0)", "believable"), rows), *parts],
+        Run(title, settings, (), curvature=panel),
+        lambda: figures.effect_curves(points, analysis.items, upper),
+        seed,
+        network=model,
+    )

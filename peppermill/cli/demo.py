@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 import peppermill.demo
-from peppermill.cli.console import say, show_methods
+from peppermill.cli.console import say
 from peppermill.fitting import fit
 from peppermill.noise import Noise
 from peppermill.plumbing.files import refuse_unwritable
@@ -18,7 +18,7 @@ from peppermill.race import calibrate
 from peppermill.report import figures
 from peppermill.report.page import write_report
 from peppermill.report.record import record_run, sweep_around
-from peppermill.report.run import plain, write_run
+from peppermill.report.run import write_run
 
 EXAMPLES = "peppermill demo --out peppermill-demo"
 
@@ -77,7 +77,7 @@ def command(
         ending = f"Open {out / 'report.html'} in a browser: the whole result on one page."
     except ImportError as error:
         ending = f"no report, because {error}"
-    show_methods(plain(run))
+    say(run)
     say(f"wrote {out}/: pep.json, run.json{pictures} ({time.monotonic() - start:.0f} s)")
     say(NEXT_STEPS)
     say(ending)

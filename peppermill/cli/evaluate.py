@@ -9,21 +9,19 @@ from typing import Annotated
 import typer
 
 from peppermill.cli import options, which_items
-from peppermill.cli.console import say, show_methods
+from peppermill.cli.console import say
 from peppermill.data import Batches
 from peppermill.distributed.group import rank
 from peppermill.evaluation.abstention import load_abstention
 from peppermill.plumbing.files import refuse_unwritable
 from peppermill.report.record import record_run, sweep_around
-from peppermill.report.run import plain, write_run
+from peppermill.report.run import write_run
 from peppermill.sources.label_file import lines_of
 
 EXAMPLES = (
     "peppermill evaluate python:my_models:resnet npz:test.npz --weights resnet.safetensors --pep pep.json --sweep "
     "npz:validation.npz --out run.json"
 )
-
-MAX_NLL_LOSS = 0.001  # that using fewer members may cost
 
 
 def command(
@@ -78,9 +76,8 @@ def command(
         return
     if out:
         write_run(run, out)
-    show_methods(plain(run))
+    say(run)
     if run.sizes:
-        few = run.sizes.smallest(MAX_NLL_LOSS)
-        say(f"{few} of the {run.sizes.sizes[-1]} members lose at most {MAX_NLL_LOSS:g} of the NLL")
+        say(run.sizes.enough())
     if out:
         say(f"wrote {out}. Next: peppermill report {out}")

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from peppermill import recipe
-from peppermill.cli.console import say, show_methods, show_sweep
+from peppermill.cli.console import say
 from peppermill.plumbing.files import read_object
 from peppermill.report import run as results
 
@@ -29,15 +29,14 @@ def command(path: Annotated[Path, typer.Argument(metavar="FILE", help="A pep.jso
 
 
 def _show_run(content: dict[str, Any]) -> None:
-    if content["methods"]:
-        show_methods(content)
-    if content.get("sweep"):
-        show_sweep(content["sweep"])
+    say(results.run_table(content))
+    if content["methods"] and content.get("sweep"):
+        say(results.run_table({**content, "methods": []}))
     say(json.dumps({"settings": content["settings"], "provenance": content["provenance"]}, indent=2))
 
 
 def _show_ensemble(content: dict[str, Any]) -> None:
-    noise, selection, search, network = (content[key] for key in ("noise", "selection", "search", "fingerprint"))
+    noise, selection, network = (content[key] for key in ("noise", "selection", "fingerprint"))
     pairs = "antithetic pairs" if noise["antithetic"] else "independent members"
     calibrator, of = content["calibrator"], f"of a network with {network['numbers']:,} numbers"
     if content["sigma"]:
@@ -48,15 +47,10 @@ def _show_ensemble(content: dict[str, Any]) -> None:
     views = f"; views: {', '.join(content['views'])}" if content["views"] else ""
     say(f"calibrator: {calibrator['name']}, temperature = {calibrator['temperature']:.6g}{views}")
     say(f"likelihood: {content['likelihood']['name']}")
-    spent = f" and {search['passes']:.1f} forward passes" if search.get("passes") else ""
-    say(f"found on {search['items']:,} validation items with {len(search['evaluations'])} values of sigma{spent}:")
     if split := content.get("split"):
         drawn = f"{split['validation']:,} of the {split['items']:,} items of {split['data']}, seed {split['seed']}"
-        say(f"drawn from {drawn}; the others are for testing")
-    for sigma, *values in sorted(search["evaluations"]):  # L(sigma), and with T: the best T, L(sigma, T)
-        name, value = ("L(sigma, T)", values[-1]) if search["joint"] else ("L(sigma)", values[0])
-        mean = "not finite" if value is None else f"{value / search['items']:.5f}"
-        say(f"  sigma = {sigma:<10.4g} {name}/N = {mean}{'   <- chosen' if sigma == content['sigma'] else ''}")
+        say(f"tuned on {drawn}; the others are for testing")
+    say(recipe.search_of(content))
     if race := recipe.race_of(content):
         say(f"chosen by a race:\n{race}")
     say(f"written by {', '.join(f'{name} {number}' for name, number in content['versions'].items())}")

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from peppermill.cli import options, which_items
-from peppermill.cli.console import say, show
 from peppermill.data import Batches
 from peppermill.ensemble import load
-from peppermill.evaluation.member_count import SizeCurve, size_curve
+from peppermill.evaluation.member_count import size_curve
 from peppermill.report import figures
-from peppermill.report.provenance import provenance
 from peppermill.report.run import Run
 
 EXAMPLES = "peppermill size python:my_models:resnet npz:test.npz --weights resnet.safetensors --pep pep.json"
@@ -36,17 +34,9 @@ def command(
     curve = size_curve(ensemble, Batches(labelled, source.model, batch_size=batch_size), seed=seed)
     settings = options.settings(context, "model", "data", "weights", "pep")
     results.deliver(
-        lambda: _show(curve, loss),
-        lambda: Run(f"size of {pep}", settings, (), provenance=provenance(seed, source.model), sizes=curve),
+        [replace(curve.table(), note=f"{curve.enough(loss)} on these {curve.items:,} items")],
+        Run(f"size of {pep}", settings, (), sizes=curve),
         lambda: figures.size_curve(curve, loss),
+        seed,
+        network=source.model,
     )
-
-
-def _show(curve: SizeCurve, loss: float) -> None:
-    most = curve.sizes[-1]
-    table = Table("members", "NLL", f"lost against {most}")
-    for size, nll, lost in zip(curve.sizes, curve.nll, curve.loss, strict=True):
-        table.add_row(f"{size}", *(f"{e.value:.4f} [{e.lower:.4f}, {e.upper:.4f}]" for e in (nll, lost)))
-    show(table)
-    few = curve.smallest(loss)
-    say(f"{few} of {most} members lose at most {loss:g} of the NLL on these {curve.items:,} items")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -146,21 +146,21 @@ class Results:
             refuse_unwritable(self.picture)
             refuse_other_formats(self.picture)
 
-    def deliver(self, show: Callable[[], None], run: Callable[[], Run], draw: Callable[[], Figure]) -> None:
+    def deliver(self, shown: Iterable[object], run: Run, draw: Callable[[], Figure], seed: int, **known: Any) -> None:
         """Write the files that are asked for, and then print.
 
         In this order, because a broken pipe, or a full disk under a log, must not lose the results.
         """
         from peppermill.report.figures import save_figure
+        from peppermill.report.provenance import provenance
         from peppermill.report.run import write_run
 
         if self.out:
-            write_run(run(), self.out)
+            write_run(replace(run, provenance=provenance(seed, **known)), self.out)
         if self.picture:
             save_figure(draw(), self.picture)
-        show()
-        for path in filter(None, (self.out, self.picture)):
-            say(f"wrote {path}")
+        for text in (*shown, *(f"wrote {path}" for path in (self.out, self.picture) if path)):
+            say(text)
 
 
 def arguments_of(function: Callable[..., Any], context: typer.Context) -> dict[str, Any]:

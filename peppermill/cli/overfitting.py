@@ -6,13 +6,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from peppermill.cli import options, which_items
-from peppermill.cli.console import say, show
-from peppermill.evaluation.overfitting import NAMES, OverfittingProbe, probe_overfitting
+from peppermill.evaluation.overfitting import probe_overfitting
 from peppermill.report import figures
-from peppermill.report.provenance import provenance
 from peppermill.report.record import overfitting_panel
 from peppermill.report.run import Run
 
@@ -47,28 +44,5 @@ def command(
         **options.settings(context, "model", "train", "validation", "test", "parameters", "size", "probes"),
         "checkpoints": [str(path) for path in checkpoints],
     }
-    title = f"overfitting of {model}"
-    results.deliver(
-        lambda: _show(found),
-        lambda: Run(title, settings, (), provenance=provenance(seed), overfitting=overfitting_panel(found)),
-        lambda: figures.overfitting_scatter(found),
-    )
-
-
-def _show(found: OverfittingProbe) -> None:
-    table = Table("checkpoint", "training NLL", "test NLL", "overfitting", "sigma*", "PEP effect", "effect rate")
-    for p in found.points:
-        scores = (p.train_nll, p.test_nll, p.overfitting)
-        table.add_row(
-            Path(p.name).name,
-            *(f"{score:.4f}" for score in scores),
-            f"{p.sigma:.4g}",
-            f"{p.pep_effect:.4f}",
-            f"{p.effect_rate:.4g} ± {p.effect_rate_error:.2g}",
-        )
-    show(table)
-    say("rank correlation with overfitting, as if checkpoints were independent:")
-    for name, title in NAMES.items():
-        rho = found.correlations.get(name)
-        text = f"{rho.rho:+.2f}  [{rho.lower:+.2f}, {rho.upper:+.2f}]" if rho else "only one value"
-        say(f"  {title:<26} {text}")
+    run = Run(f"overfitting of {model}", settings, (), overfitting=overfitting_panel(found))
+    results.deliver([found], run, lambda: figures.overfitting_scatter(found), seed)

@@ -5,12 +5,10 @@ from __future__ import annotations
 import typer
 
 from peppermill.cli import options, which_items
-from peppermill.cli.console import show_sweep
 from peppermill.distributed.group import rank
 from peppermill.evaluation.sweep import sweep_sigma
 from peppermill.report import figures
-from peppermill.report.provenance import provenance
-from peppermill.report.run import Run, plain
+from peppermill.report.run import Run
 
 EXAMPLES = (
     "peppermill sweep python:my_models:resnet npz:validation.npz --weights resnet.safetensors --picture curve.png"
@@ -42,8 +40,5 @@ def command(
     if rank():
         return
     settings = options.settings(context, "model", "weights", "data", "parameters", "size", "noise", "antithetic")
-    results.deliver(
-        lambda: show_sweep(plain(swept)),
-        lambda: Run(f"sweep of {network.model}", settings, (), swept, provenance(seed)),
-        lambda: figures.sigma_curve(swept, swept.best.sigma),
-    )
+    run = Run(f"sweep of {network.model}", settings, (), swept)
+    results.deliver([swept], run, lambda: figures.sigma_curve(swept, swept.best.sigma), seed)

@@ -16,15 +16,23 @@ from peppermill.curvature.landscape import landscape_of
 from peppermill.curvature.laplacian import hessian_products
 from peppermill.likelihood import likelihood_named
 from peppermill.parameters import Selection
+from peppermill.plumbing.display import Table, shows_table
 from peppermill.plumbing.progress import progress
 from peppermill.types import Data, Likelihood, Params
 
 PROBE_MEMORY_BYTES = 2**28  # probes that need more memory are drawn again in every pass
 BELIEVABLE_SHARE = 0.1  # of the prediction: the next order may change it by this much
 MAX_PROBES = 1_000_000
+QUANTITIES = {
+    "laplacian": "Laplacian of the log-likelihood",
+    "fisher_trace": "trace of the empirical Fisher information",
+    "effect_rate": "effect rate, sum of Laplacian(L_i)/L_i",
+    "kinks": "  of it, kinks that derivatives miss",
+}
 MIN_REGRESSION_PROBES = 8  # fewer probes are worth more than the degree of freedom that a slope costs
 
 
+@shows_table
 @dataclass(frozen=True)
 class LocalAnalysis:
     """The quantities of Section 2.3 at theta*, sums over N items, each with its standard error over probes.
@@ -72,6 +80,18 @@ class LocalAnalysis:
     def predicted_effect_error(self, sigma: float) -> float:
         """The standard error of B_sigma."""
         return sigma**2 / 2 * self.effect_rate_error
+
+    def table(self) -> Table:
+        """Each quantity with its standard error."""
+        rows = []
+        for name, title in QUANTITIES.items():
+            value, error = getattr(self, name), getattr(self, f"{name}_error")
+            rows.append((title, f"{value:.5g}", f"{error:.3g}" if error else "exact", f"{value / self.items:.4g}"))
+        note = (
+            f"{self.items:,} items, {self.dimensions:,} perturbed numbers, {self.probes} probes; the prediction is "
+            f"believable up to sigma = {self.believable_range[1]:.3g}"
+        )
+        return Table(("quantity", "sum over items", "standard error", "per item"), rows, note=note)
 
 
 def local_analysis(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,7 +14,18 @@ import torch
 from peppermill import metrics
 from peppermill.data import Batches
 from peppermill.evaluation.bootstrap import CHUNK, interval, p_value_of, resample
-from peppermill.evaluation.scores import ItemScore, check_level, item_scores, predictions_of, score_named
+from peppermill.evaluation.scores import (
+    ItemScore,
+    check_level,
+    column_of,
+    item_scores,
+    number,
+    p_text,
+    predictions_of,
+    score_named,
+    signed,
+)
+from peppermill.plumbing.display import Table, shows_table
 from peppermill.types import Data, Likelihood
 
 PERMUTATIONS = 9999
@@ -24,7 +36,7 @@ class Difference:
     """second - first on the same items: for scores where lower is better, below zero if the second is better.
 
     `p_value` is that of `test`, corrected if several methods were compared; only scores that are means over items have
-    a `permutation_p_value`.
+    a `permutation_p_value`. `before` is the score of the first.
     """
 
     value: float
@@ -33,8 +45,10 @@ class Difference:
     p_value: float
     test: str
     permutation_p_value: float | None = None
+    before: float | None = None
 
 
+@shows_table
 @dataclass(frozen=True)
 class Comparison:
     """The scores of `metrics.SCORES` as attributes, each the paired difference of two predictors."""
@@ -46,6 +60,32 @@ class Comparison:
 
     def __getattr__(self, name: str) -> Difference:
         return score_named(name, self.__dict__.get("differences", {}))  # type: ignore[no-any-return]
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *self.differences]
+
+    def __str__(self) -> str:
+        d = self.differences["nll"]
+        before = d.before or 0.0
+        if not d.value:
+            return f"NLL {number('nll', before)} for both"
+        way, ends = ("better", (-d.upper, -d.lower)) if d.value < 0 else ("worse", (d.lower, d.upper))
+        first, second, size, lower, upper = (
+            number("nll", value) for value in (before, before + d.value, abs(d.value), *ends)
+        )
+        chance = "" if d.p_value < 1 - self.level else ", could be chance"
+        return f"NLL {first} -> {second}, {way} by {size} [{lower}, {upper}], {p_text(d.p_value)}{chance}"
+
+    def table(self) -> Table:
+        """Each score: before and after, the difference with its interval, and the test."""
+        rows = []
+        for name, d in self.differences.items():
+            after = None if d.before is None else d.before + d.value
+            change = f"{signed(name, d.value)} [{signed(name, d.lower)}, {signed(name, d.upper)}]"
+            own = (number(name, d.before), number(name, after), change, f"{p_text(d.p_value)} ({d.test})")
+            rows.append((column_of(name, self.bins), *own))
+        columns = ("score", "first", "second", f"difference, {100 * self.level:g} % interval", "test")
+        return Table(columns, rows, f"{self.items:,} items, paired")
 
 
 def compare(
@@ -60,7 +100,8 @@ def compare(
 ) -> Comparison:
     """Is the second predictor better than the first? Paired differences, intervals and p-values on the same items.
 
-    NLL and Brier: paired t test and sign-flip permutation test; error: exact McNemar test; ECE: bootstrap. All are over
+    NLL and Brier: interval and p-value of the paired t test, and a sign-flip permutation test; ECE: both from the
+    bootstrap; error: interval from the bootstrap, p-value of the exact McNemar test. All are over
     examples: where these have several items (pixels, tokens, labels), the error has the paired t test too. A network
     without a likelihood of its own is read by that of the other predictor.
     """
@@ -109,15 +150,15 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def _difference(first: ItemScore, second: ItemScore, resampled: np.ndarray, level: float, seed: int) -> Difference:
-    value = float(second.value() - first.value())
+    was = float(first.value())
+    value = float(second.value()) - was
     before, after, counts = first.terms.totals, second.terms.totals, first.terms.counts
     bounds = interval(value, resampled, level, len(counts))
     if first.row.combine:
-        return Difference(value, *bounds, p_value_of(value, resampled), "bootstrap")
+        return Difference(value, *bounds, p_value_of(value, resampled), "bootstrap", before=was)
     if first.row.binary and counts.max() == 1:
-        return Difference(value, *bounds, _mcnemar(before, after), "McNemar")
-    p_value, permutation = _paired_tests((after - before) / counts.mean(), seed)
-    return Difference(value, *bounds, p_value, "paired t", permutation)
+        return Difference(value, *bounds, _mcnemar(before, after), "McNemar", before=was)
+    return Difference(value, *_paired_tests((after - before) / counts.mean(), level, seed), was)
 
 
 def _mcnemar(first: np.ndarray, second: np.ndarray) -> float:
@@ -128,12 +169,16 @@ def _mcnemar(first: np.ndarray, second: np.ndarray) -> float:
     return float(stats.binomtest(only_first, only_first + only_second).pvalue) if only_first + only_second else 1.0
 
 
-def _paired_tests(differences: np.ndarray, seed: int) -> tuple[float, float]:
-    """The p-values of the t test and of the sign-flip test: under the null hypothesis both signs are equally likely."""
+def _paired_tests(differences: np.ndarray, level: float, seed: int) -> tuple[float, float, float, str, float]:
+    """The interval and the p-value of the t test, and the p-value of the sign-flip test.
+
+    Under the null hypothesis of the second, both signs of a difference are equally likely.
+    """
     from scipy import stats
 
     if len(differences) < 2 or not differences.any():
-        return 1.0, 1.0
+        ends = math.inf if len(differences) < 2 else 0.0
+        return -ends, ends, 1.0, "paired t", 1.0
     generator = np.random.default_rng(seed)
     # scipy's `permutation_test` with `permutation_type="samples"` draws the same signs, at five times the cost.
     permuted = stats.monte_carlo_test(
@@ -144,4 +189,6 @@ def _paired_tests(differences: np.ndarray, seed: int) -> tuple[float, float]:
         n_resamples=PERMUTATIONS,
         batch=max(1, CHUNK // len(differences)),
     )
-    return float(stats.ttest_1samp(differences, 0.0).pvalue), float(permuted.pvalue)
+    found = stats.ttest_1samp(differences, 0.0)
+    lower, upper = map(float, found.confidence_interval(level))
+    return lower, upper, float(found.pvalue), "paired t", float(permuted.pvalue)

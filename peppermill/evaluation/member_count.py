@@ -22,6 +22,7 @@ from peppermill.evaluation.bootstrap import interval, resample, sum_by_example
 from peppermill.evaluation.scores import Estimate
 from peppermill.likelihood import ensemble_log_likelihoods, first_items
 from peppermill.passes import MemberPass
+from peppermill.plumbing.display import Table, shows_table
 from peppermill.plumbing.nested import as_arguments
 from peppermill.plumbing.progress import progress
 from peppermill.types import Data, Inputs, Tick
@@ -32,6 +33,7 @@ SUBSETS = 64  # of each size at most
 Subset = tuple[int, ...]
 
 
+@shows_table
 @dataclass(frozen=True)
 class SizeCurve:
     """For each size k: the NLL of k members, and its loss against all m as a paired difference."""
@@ -48,6 +50,21 @@ class SizeCurve:
         if not loss >= 0:
             raise ValueError(f"`loss={loss}` must be a loss of NLL, zero or positive.")
         return next(size for size, lost in zip(self.sizes, self.loss, strict=True) if lost.upper <= loss)
+
+    def enough(self, loss: float = 0.001) -> str:
+        """The same in a sentence."""
+        few, most = self.smallest(loss), self.sizes[-1]
+        if few == most:
+            return f"no fewer than {most} members will do: fewer may lose more than {loss:g} of the NLL"
+        return f"{few} of {most} members would do: they lose at most {loss:g} of the NLL"
+
+    def table(self) -> Table:
+        """The NLL of each number of members, and what it loses against all of them."""
+        rows = [
+            (f"{size}", *(f"{e.value:.4f} [{e.lower:.4f}, {e.upper:.4f}]" for e in pair))
+            for size, *pair in zip(self.sizes, self.nll, self.loss, strict=True)
+        ]
+        return Table(("members", "NLL", f"lost against {self.sizes[-1]}"), rows, f"{self.items:,} items", self.enough())
 
 
 def size_curve(

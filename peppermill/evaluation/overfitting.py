@@ -17,6 +17,7 @@ from peppermill.data import Batches
 from peppermill.fitting import fit
 from peppermill.noise import Noise
 from peppermill.parameters import Selection
+from peppermill.plumbing.display import Table, shows_table
 from peppermill.plumbing.progress import progress
 from peppermill.predictions import predict
 from peppermill.sources.weight_files import check_architecture, load_weights
@@ -75,12 +76,28 @@ class Correlation:
     p_value: float
 
 
+@shows_table
 @dataclass(frozen=True)
 class OverfittingProbe:
     """All checkpoints, in the order given, and the rank correlation of overfitting with each quantity in `NAMES`."""
 
     points: tuple[ProbedCheckpoint, ...]
     correlations: Mapping[str, Correlation]
+
+    def table(self) -> Table:
+        """Every checkpoint, and the correlations below."""
+        rows = []
+        for p in self.points:
+            scores = [f"{value:.4f}" for value in (p.train_nll, p.test_nll, p.overfitting)]
+            rate = f"{p.effect_rate:.4g} ± {p.effect_rate_error:.2g}"
+            rows.append([Path(p.name).name, *scores, f"{p.sigma:.4g}", f"{p.pep_effect:.4f}", rate])
+        lines = ["rank correlation with overfitting, as if checkpoints were independent:"]
+        for name, title in NAMES.items():
+            rho = self.correlations.get(name)
+            text = f"{rho.rho:+.2f}  [{rho.lower:+.2f}, {rho.upper:+.2f}]" if rho else "only one value"
+            lines.append(f"  {title:<26} {text}")
+        columns = ("checkpoint", "training NLL", "test NLL", "overfitting", "sigma*", "PEP effect", "effect rate")
+        return Table(columns, rows, note="\n".join(lines))
 
 
 def probe_overfitting(

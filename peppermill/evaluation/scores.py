@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from peppermill import metrics
 from peppermill.data import Batches
 from peppermill.evaluation.bootstrap import ExampleSums, interval, resample, sum_by_example
 from peppermill.metrics import SCORES, Score
+from peppermill.plumbing.display import Table, shows_table
 from peppermill.predictions import Predictions, likelihood_of, predict
 from peppermill.types import Data, Likelihood
 
@@ -27,6 +29,7 @@ class Estimate:
     upper: float
 
 
+@shows_table
 @dataclass(frozen=True)
 class Scores:
     """The scores of `metrics.SCORES` as attributes, each with its interval.
@@ -42,6 +45,18 @@ class Scores:
 
     def __getattr__(self, name: str) -> Estimate:
         return score_named(name, self.__dict__.get("estimates", {}))  # type: ignore[no-any-return]
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *self.estimates]
+
+    def table(self) -> Table:
+        """Each score with its interval."""
+        rows = [
+            (column_of(name, self.bins), number(name, e.value), f"[{number(name, e.lower)}, {number(name, e.upper)}]")
+            for name, e in self.estimates.items()
+        ]
+        within = f" in {self.examples:,} examples" if self.examples < self.items else ""
+        return Table(("score", "value", f"{100 * self.level:g} % interval"), rows, f"{self.items:,} items{within}")
 
 
 @dataclass(frozen=True)
@@ -120,3 +135,37 @@ def predictions_of(
     if data is None:
         raise TypeError("`data` is missing: give labelled data, or the result of `predict(predictor, data)`.")
     return predict(predictor, data, likelihood=likelihood_of(predictor, likelihood, *others))
+
+
+def row_of(name: str) -> Score:
+    """The row of a score in `metrics.SCORES`; a score that this version does not know is shown by its own name."""
+    return SCORES.get(name) or replace(SCORES["nll"], name=name, title=name, words=name)
+
+
+def column_of(name: str, bins: int) -> str:
+    """The heading of a column of this score."""
+    row = row_of(name)
+    return row.title + (" %" if row.percent else "") + (f" ({bins} bins)" if row.binned else "")
+
+
+def number(name: str, value: float | None) -> str:
+    """A value of the score `name` with its decimals, a percentage without its sign; an unknown one is a dash."""
+    if value is None or not math.isfinite(value):
+        return "–"
+    row = row_of(name)
+    return f"{100 * value:.{row.decimals - 2}f}" if row.percent else f"{value:.{row.decimals}f}"
+
+
+def with_unit(name: str, value: float | None) -> str:
+    """A value of the score `name`, with a percent sign after a space that does not break the line."""
+    return number(name, value) + ("\u00a0%" if row_of(name).percent else "")
+
+
+def signed(name: str, value: float | None) -> str:
+    """A difference of the score `name`, its sign always shown."""
+    return number(name, value) if value is None else f"{'+' if value >= 0 else '−'}{number(name, abs(value))}"
+
+
+def p_text(p_value: float) -> str:
+    """A p-value as people write it."""
+    return "p < 0.001" if p_value < 0.001 else f"p = {p_value:.3f}" if p_value < 0.1 else f"p = {p_value:.2f}"

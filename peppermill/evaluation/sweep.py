@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
@@ -13,9 +13,11 @@ from peppermill import metrics
 from peppermill.calibrators.temperature import best_temperature
 from peppermill.data import Batches
 from peppermill.ensemble import PepEnsemble
-from peppermill.evaluation.scores import item_scores, score_named
+from peppermill.evaluation.scores import column_of, item_scores, number, score_named
+from peppermill.metrics import SCORES
 from peppermill.noise import Noise
 from peppermill.passes import MemberPass, Request, run_members
+from peppermill.plumbing.display import Table, shows_table
 from peppermill.plumbing.progress import progress
 from peppermill.predictions import Predictions
 from peppermill.tuning.golden import START
@@ -54,6 +56,7 @@ class SweepPoint:
         return sum(self.member_log_likelihoods) / len(self.member_log_likelihoods)
 
 
+@shows_table
 @dataclass(frozen=True)
 class Sweep:
     """Points in ascending order of sigma, N items and the number of bins of their reliability tables."""
@@ -65,6 +68,27 @@ class Sweep:
     @property
     def best(self) -> SweepPoint:
         return max(self.points, key=lambda point: point.log_likelihood)
+
+    def table(self) -> Table:
+        """Every sigma: log-likelihoods, the best T, and the scores at T = 1; the best is marked."""
+        return sweep_table([{**vars(point), **point.scores} for point in self.points], self.items, self.bins)
+
+
+def sweep_table(points: Sequence[Mapping[str, Any]], items: int, bins: int) -> Table:
+    """The table of a sweep from its points as a run file holds them; the log-likelihood stands for the NLL."""
+    scores = [name for name in SCORES if name in points[0] and name != "nll"]
+    curve = [(p["sigma"], -math.inf if p["log_likelihood"] is None else p["log_likelihood"]) for p in points]
+    best, rows = max(curve, key=lambda point: point[1])[0], []
+    for point in points:
+        members = point["member_log_likelihoods"]
+        average = None if None in members else sum(members) / len(members)
+        values = {"L": point["log_likelihood"], "average": average, "T": point["temperature"]}
+        values |= {"L(T)": point["tempered_log_likelihood"], **{name: point[name] for name in scores}}
+        texts = [number(name, value).replace("–", "not finite") for name, value in values.items()]
+        rows.append([f"{point['sigma']:.4g}", *texts, "<- best" if point["sigma"] == best else ""])
+    columns = ["sigma", "L(sigma)/N", "members' average", "best T", "L(sigma, T)/N"]
+    names = [*columns, *(column_of(name, bins) for name in scores), ""]
+    return Table(names, rows, f"{items:,} items", curve=curve)
 
 
 def sweep_sigma(

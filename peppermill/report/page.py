@@ -12,12 +12,13 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from peppermill.evaluation.scores import row_of
 from peppermill.plumbing.files import write_atomically
 from peppermill.plumbing.optional import importing
 from peppermill.recipe import versions
 from peppermill.report.payload import payload
 from peppermill.report.run import Run, plain, read_run
-from peppermill.report.table import by_prominence, row_of
+from peppermill.report.table import by_prominence
 from peppermill.report.verdict import heading
 from peppermill.report.view import compared, view
 

@@ -6,7 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from peppermill.report.table import by_prominence, number, row_of, signed, sweep_scores, with_unit
+from peppermill.evaluation.scores import number, row_of, signed, with_unit
+from peppermill.report.table import by_prominence, sweep_scores
 
 TOP_CLASSES = 8  # of each kind: most helped and most hurt
 

@@ -15,10 +15,13 @@ from peppermill.evaluation.comparison import Comparison
 from peppermill.evaluation.item_effects import Effects
 from peppermill.evaluation.member_count import SizeCurve
 from peppermill.evaluation.scores import Scores
-from peppermill.evaluation.sweep import Sweep, SweepPoint
+from peppermill.evaluation.sweep import Sweep, SweepPoint, sweep_table
 from peppermill.metrics import Reliability, reliability, risk_coverage_curve
+from peppermill.plumbing.display import Table, shows_table
 from peppermill.plumbing.files import read_json, write_atomically
 from peppermill.predictions import Predictions
+from peppermill.report.table import caption, header, rows
+from peppermill.report.verdict import verdict
 
 KIND = "peppermill run"
 VERSION = 1
@@ -38,6 +41,7 @@ class Method:
     risks: tuple[float, ...] | None = None  # the error rate at coverages of 2 %, 4 %, ..., 100 %
 
 
+@shows_table
 @dataclass(frozen=True)
 class Run:
     """Settings, results and provenance.
@@ -59,6 +63,20 @@ class Run:
     race: Mapping[str, Any] | None = None
     rival: Mapping[str, Any] | None = None
     abstention: Mapping[str, Any] | None = None  # a rule of `abstain`, and what became of it on the test items
+
+    def table(self) -> Table:
+        """The methods with their scores, and what the extra passes bought; without methods, the sweep or the sizes."""
+        return self.sizes.table() if self.sizes and not self.methods else run_table(plain(self))
+
+
+def run_table(content: Mapping[str, Any]) -> Table:
+    """The table of methods in the content of a run file; without methods, of its sweep."""
+    if not content["methods"]:
+        sweep = content.get("sweep")
+        return sweep_table(sweep["points"], sweep["items"], sweep["bins"]) if sweep else Table((), (), content["title"])
+    cells = [["\n".join(filter(None, cell)) for cell in row] for row in rows(content)]
+    note = verdict(content).note if len(content["methods"]) > 1 else ""
+    return Table(header(content), cells, content["title"], "\n".join(filter(None, (caption(content), note))))
 
 
 def method_of(

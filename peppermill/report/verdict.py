@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from peppermill.report.table import by_prominence, p_text, row_of, with_unit
+from peppermill.evaluation.scores import p_text, row_of, with_unit
+from peppermill.report.table import by_prominence
 
 #: Clauses for scores that plain words explain better than "its ... goes from ... to ...".
 CLAUSES = {

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from peppermill.evaluation.scores import number, row_of, signed, with_unit
 from peppermill.report import table
 from peppermill.report.payload import TOP_CLASSES, class_name, star
 from peppermill.report.verdict import judged, outcome, p_words, verdict
@@ -52,7 +53,7 @@ def _methods(content: Mapping[str, Any]) -> list[dict[str, Any]]:
         {
             "index": k,
             "name": method["name"],
-            "ece": table.number("ece", method["scores"]["estimates"]["ece"]["value"]),
+            "ece": number("ece", method["scores"]["estimates"]["ece"]["value"]),
             "tested": f"{method['scores']['items']:,}",
             "bins": method["scores"]["bins"],
         }
@@ -73,7 +74,7 @@ def _sweep(content: Mapping[str, Any]) -> dict[str, Any] | None:
         "members": len(sweep["points"][0]["member_log_likelihoods"]),
         "scores": [
             (row.name, row.words if row.title in row.words else f"{row.words}, {row.title}")
-            for row in map(table.row_of, table.by_prominence(table.sweep_scores(sweep["points"][0])))
+            for row in map(row_of, table.by_prominence(table.sweep_scores(sweep["points"][0])))
         ],
     }
 
@@ -85,7 +86,7 @@ def _table(content: Mapping[str, Any]) -> dict[str, Any]:
         ends = [m["scores"]["estimates"][name][key] for m in methods for key in ("lower", "value", "upper")]
         known = [end for end in ends if end is not None] or [0.0]
         scales[name] = min(known), max(known)
-    exceptions = [table.row_of(name).title for name in scales if not table.row_of(name).lower_is_better]
+    exceptions = [row_of(name).title for name in scales if not row_of(name).lower_is_better]
     return {
         "columns": table.header(content)[1:],
         "level": round(100 * methods[0]["scores"]["level"]),
@@ -109,7 +110,7 @@ def _cell(name: str, method: Mapping[str, Any], scale: tuple[float, float]) -> d
     """One score of one method: texts, the number to sort by, and where its interval lies on the column's scale."""
     estimate = method["scores"]["estimates"][name]
     difference = ((method["comparison"] or {}).get("differences") or {}).get(name)
-    value, lower, upper = (table.number(name, estimate[key]) for key in ("value", "lower", "upper"))
+    value, lower, upper = (number(name, estimate[key]) for key in ("value", "lower", "upper"))
     (low, high), ends = scale, ((key, estimate[key]) for key in ("lower", "value", "upper"))
     return {
         "value": value,
@@ -121,10 +122,10 @@ def _cell(name: str, method: Mapping[str, Any], scale: tuple[float, float]) -> d
 
 
 def _difference(name: str, difference: Mapping[str, Any], level: float) -> dict[str, str]:
-    lower, upper = (table.signed(name, difference[key]) for key in ("lower", "upper"))
+    lower, upper = (signed(name, difference[key]) for key in ("lower", "upper"))
     permutation = difference["permutation_p_value"]
     return {
-        "text": f"{table.signed(name, difference['value'])} [{lower}, {upper}]",
+        "text": f"{signed(name, difference['value'])} [{lower}, {upper}]",
         "p": p_words(difference["p_value"]),
         "test": difference["test"] + (f"; permutation {p_words(permutation)}" if permutation is not None else ""),
         "outcome": outcome(name, difference, level),
@@ -254,7 +255,7 @@ def _compared_score(name: str, first: Mapping[str, Any], method: Mapping[str, An
     return {
         "before": before,
         "after": after,
-        "texts": [table.with_unit(name, value) for value in (before, after)],
+        "texts": [with_unit(name, value) for value in (before, after)],
         "p": p_words(difference["p_value"]),
         "outcome": outcome(name, difference, method["scores"]["level"]),
     }

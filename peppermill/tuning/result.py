@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from html import escape
 
+from peppermill.plumbing.display import Table, shows_table
 from peppermill.plumbing.warnings import warn_user
 
 ROUNDING = 1e-6  # in nats for each item: a smaller gain may be float32 arithmetic, which differs with the batch size
@@ -22,6 +22,7 @@ class Evaluation:
     tempered_log_likelihood: float
 
 
+@shows_table
 @dataclass(frozen=True)
 class SigmaSearch:
     """Every sigma that was tried on all N validation items, in order, and the interval that holds the best one.
@@ -59,6 +60,23 @@ class SigmaSearch:
         """The PEP effect on the validation data: the mean gain in log-likelihood over the network as it is."""
         return (self._value(self.best) - self.baseline.log_likelihood) / self.items
 
+    def table(self) -> Table:
+        """Every sigma with its mean log-likelihood, in ascending order; the best one is marked."""
+        if not self.evaluations:
+            return Table((), (), f"sigma = {self.lower:.4g} was given, so there was no search")
+        columns = ("sigma", "L(sigma)/N", *(("best T", "L(sigma, T)/N") if self.joint else ()), "")
+        best, rows = self.best, []
+        for e in sorted(self.evaluations, key=lambda e: e.sigma):
+            values = (e.log_likelihood, e.tempered_log_likelihood) if self.joint else (e.log_likelihood,)
+            means = [f"{value / self.items:.5f}" if math.isfinite(value) else "not finite" for value in values]
+            means[1:1] = [f"{e.temperature:.4g}"] if self.joint else []
+            rows.append((f"{e.sigma:.4g}", *means, "<- best" if e is best else ""))
+        spent = f" and {self.passes:.1f} forward passes" if self.passes else ""
+        title = f"sigma* = {best.sigma:.4g}, found on {self.items:,} items with {len(rows)} values of sigma{spent}"
+        nll = -self.baseline.log_likelihood / self.items
+        note = f"validation NLL {nll:.4f} -> {nll - self.gain:.4f}"
+        return Table(columns, rows, title, note, [(sigma, value / self.items) for sigma, value in self.points])
+
     def _value(self, evaluation: Evaluation) -> float:
         return evaluation.tempered_log_likelihood if self.joint else evaluation.log_likelihood
 
@@ -76,6 +94,7 @@ class Candidate:
     verdict: str  # one of VERDICTS
 
 
+@shows_table
 @dataclass(frozen=True)
 class Race:
     """All candidates, best first, on the items of the validation data; `spent` counts passes over all of them."""
@@ -89,26 +108,13 @@ class Race:
     def choice(self) -> Candidate:
         return next(candidate for candidate in self.candidates if candidate.verdict == "chosen")
 
-    def rows(self) -> list[tuple[str, ...]]:
-        """The table as text: name, passes, NLL, difference from the choice with its standard error, verdict."""
-        found: list[tuple[str, ...]] = [("candidate", "passes", "NLL", "difference", "verdict")]
+    def table(self) -> Table:
+        """Each candidate: name, passes, NLL, difference from the choice with its standard error, verdict."""
+        rows = []
         for c in self.candidates:
             difference = f"{c.difference:+.4f} ± {c.error:.4f}" if c.verdict != "chosen" else ""
-            found.append((c.name, str(c.passes), f"{c.nll:.4f}", difference, c.verdict))
-        return found
-
-    def __str__(self) -> str:
-        rows = self.rows()
-        widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
-        lines = ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-        return "\n".join([*lines, self.note])
-
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        head, *rows = ["".join(f"<td>{escape(text)}</td>" for text in row) for row in self.rows()]
-        body = "".join(f"<tr>{row}</tr>" for row in rows)
-        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table><p>{escape(self.note)}</p>"
+            rows.append((c.name, str(c.passes), f"{c.nll:.4f}", difference, c.verdict))
+        return Table(("candidate", "passes", "NLL", "difference", "verdict"), rows, note=self.note)
 
 
 def check_interval(lower: float | None, upper: float | None) -> None:

@@ -22,26 +22,25 @@ def test_an_ensemble(done, network, data, folder):
     assert "perturbs 2 arrays (kernels) of a network with 323 numbers" in written
     assert "likelihood: categorical" in written
     assert (
-        f"found on 300 validation items with {len(pep.search.evaluations)} values of sigma and "
-        f"{pep.search.passes:.1f} forward passes:"
+        f"found on 300 items with {len(pep.search.evaluations)} values of sigma and "
+        f"{pep.search.passes:.1f} forward passes"
     ) in written
-    [chosen] = [line for line in written.splitlines() if line.endswith("<- chosen")]
-    assert f"sigma = {pep.sigma:.4g}" in chosen
-    assert f"L(sigma)/N = {pep.search.best.log_likelihood / 300:.5f}" in chosen
+    [best] = [line for line in written.splitlines() if line.endswith("<- best")]
+    assert best.split()[:2] == [f"{pep.sigma:.4g}", f"{pep.search.best.log_likelihood / 300:.5f}"]
     assert "written by peppermill " in written
 
 
 def test_a_search_that_met_members_that_broke_down(done, network, data):
     with pytest.warns(pm.PepWarning, match="noise does not help here"):
         pm.fit(network, data("validation"), size=2, search=pm.Golden(upper=1e38, iterations=1)).save("pep.json")
-    assert "L(sigma)/N = not finite" in done("info", "pep.json")
+    assert any(line.endswith("not finite") for line in done("info", "pep.json").splitlines())
 
 
 def test_the_table_of_a_run_is_the_one_that_evaluate_showed(done, network, data):
     pm.fit(network, data("validation"), size=2).save("pep.json")
     shown = done("evaluate", MODEL, DATA, *WEIGHTS, "--pep", "pep.json", "--out", "run.json")
     again = done("info", "run.json")
-    table, _, rest = shown.partition("2 of the 2 members lose")
+    table, _, rest = shown.partition("no fewer than 2 members will do")
     assert rest.endswith("wrote run.json. Next: peppermill report run.json\n")
     assert again.startswith(table)
     rest = json.loads(again[again.index("\n{") :])

@@ -76,21 +76,38 @@ def test_the_interval_of_nll_is_the_percentile_interval_of_scipy(level):
     assert found.upper == pytest.approx(peer.confidence_interval.high, abs=tolerance)
 
 
-def test_the_interval_of_a_difference_is_that_of_scipys_paired_bootstrap():
-    """On 20 items of which a few matter most, so that the interval is lopsided; the tolerance is that of above."""
+@pytest.mark.parametrize("level", [0.8, 0.95])
+def test_the_interval_of_a_difference_of_means_is_that_of_scipys_paired_t_test(level):
+    """Interval and p-value then agree: 0 lies in the interval if, and only if, p is at least 1 - level."""
     labels = torch.zeros(20, dtype=torch.long)
     first = torch.zeros(20, 2, dtype=torch.float64)
     second = torch.stack([-20 * torch.linspace(0, 1, 20).double() ** 12, torch.zeros(20).double()], dim=1)
     one, other = predictions_of(first, labels), predictions_of(second, labels)
-    found = pm.compare(one, other).nll
-    peer = stats.bootstrap(
-        (-other.log_likelihoods.numpy(), -one.log_likelihoods.numpy()),
-        lambda a, b, axis: a.mean(axis=axis) - b.mean(axis=axis),
-        paired=True, method="percentile", n_resamples=20_000, rng=np.random.default_rng(0),
-    )  # fmt: skip
-    low, high = peer.confidence_interval
-    assert (high - found.value) - (found.value - low) > 2 * 0.27 * peer.standard_error
-    assert (found.lower, found.upper) == pytest.approx((low, high), abs=0.27 * peer.standard_error)
+    found = pm.compare(one, other, level=level).nll
+    peer = stats.ttest_rel(-other.log_likelihoods.numpy(), -one.log_likelihoods.numpy())
+    low, high = peer.confidence_interval(level)
+    assert (found.lower, found.upper, found.p_value) == pytest.approx((low, high, peer.pvalue))
+    assert (found.lower < 0 < found.upper) is (found.p_value >= 1 - level)
+
+
+def test_a_comparison_reads_as_a_sentence():
+    """Of two classes, 0.25 for the label and then 0.5 in ten of eleven items: the NLL is ln 4 -> ln 4 - 10/11 ln 2."""
+    labels = torch.zeros(11, dtype=torch.long)
+    first = torch.tensor([[0.25, 0.75]]).log().repeat(11, 1)
+    second = first.clone()
+    second[:10] = torch.tensor([0.5, 0.5]).log()
+    found = pm.compare(predictions_of(first, labels), predictions_of(second, labels))
+    half = stats.t.ppf(0.975, 10) * np.log(2) * np.std([1] * 10 + [0], ddof=1) / np.sqrt(11)
+    low, high = 10 / 11 * np.log(2) - half, 10 / 11 * np.log(2) + half
+    assert str(found) == f"NLL 1.3863 -> 0.7562, better by 0.6301 [{low:.4f}, {high:.4f}], p < 0.001"
+    back = pm.compare(predictions_of(second, labels), predictions_of(first, labels))
+    assert str(back) == f"NLL 0.7562 -> 1.3863, worse by 0.6301 [{low:.4f}, {high:.4f}], p < 0.001"
+    same = pm.compare(predictions_of(first, labels), predictions_of(first, labels))
+    assert str(same) == "NLL 1.3863 for both"
+    second[2:] = first[2:]  # two of eleven items differ: t = 1.49 at 10 degrees of freedom
+    unclear = pm.compare(predictions_of(first, labels), predictions_of(second, labels))
+    assert str(unclear).endswith("better by 0.1260 [-0.0623, 0.3144], p = 0.17, could be chance")
+    assert {"nll", "ece", "table"} <= {*dir(found)} & {*dir(back)}
 
 
 def test_the_bias_of_a_resample_moves_neither_interval_nor_p_value():

@@ -56,8 +56,9 @@ def test_it_is_in_the_table_of_a_run_file(run, tmp_path):
     value = run.methods[0].scores.accuracy.value
     assert table.header(content) == ["method", "NLL", "Brier", "ECE % (20 bins)", "error %", "AURC %", "Hits %"]
     assert table.rows(content)[0][-1][0] == f"{100 * value:.1f}"
-    assert table.sweep_header(content["sweep"])[-1] == "Hits %"
-    assert table.sweep_cells(content["sweep"]["points"][0])[-1] == f"{100 * run.sweep.points[0].accuracy:.1f}"
+    swept = run.sweep.table()
+    assert swept.columns[-2] == "Hits %"
+    assert swept.rows[0][-2] == f"{100 * run.sweep.points[0].accuracy:.1f}"
 
 
 def test_it_is_on_the_page(run, tmp_path):

@@ -4,6 +4,7 @@ import copy
 
 import pytest
 
+from peppermill.evaluation.sweep import sweep_table
 from peppermill.report import table
 
 
@@ -82,10 +83,24 @@ def test_a_point_of_a_sweep_by_hand():
         "log_likelihood": -0.35,
         "member_log_likelihoods": [-0.4, -0.5],
         "temperature": 1.25,
+        "tempered_log_likelihood": -0.3,
         "brier": 0.15,
         "ece": 0.0265,
         "error": 0.102,
     }
-    assert table.sweep_cells(point) == ["0.01", "-0.3500", "-0.4500", "1.2500", "0.1500", "2.65", "10.20"]
-    broken = point | {"log_likelihood": None, "member_log_likelihoods": [None, -0.5], "brier": None}
-    assert table.sweep_cells(broken)[1:5] == ["not finite", "not finite", "1.2500", "not finite"]
+    broken = point | {"log_likelihood": None, "member_log_likelihoods": [None, -0.5], "brier": None, "sigma": 1.0}
+    found = sweep_table([point, broken], 9, bins=5)
+    columns = [
+        "sigma",
+        "L(sigma)/N",
+        "members' average",
+        "best T",
+        "L(sigma, T)/N",
+        "Brier",
+        "ECE % (5 bins)",
+        "error %",
+    ]
+    assert found.columns == [*columns, ""]
+    first = ["0.01", "-0.3500", "-0.4500", "1.2500", "-0.3000", "0.1500", "2.65", "10.20", "<- best"]
+    second = ["1", "not finite", "not finite", "1.2500", "-0.3000", "not finite", "2.65", "10.20", ""]
+    assert found.rows == [first, second]
