@@ -5,26 +5,18 @@ Every function returns a matplotlib figure; `save_figure` writes it as PNG, SVG 
 
 from __future__ import annotations
 
+import functools
 from base64 import b64decode
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ParamSpec
 
 from peppermill.metrics import Reliability
+from peppermill.plumbing.files import write_atomically
+from peppermill.plumbing.optional import importing
 from peppermill.report.payload import worth_seeing
-from peppermill.report.style import (
-    BLUE,
-    COLUMN,
-    GREY,
-    INK,
-    ORANGE,
-    line,
-    new_figure,
-    patch,
-    pixels,
-    refuse_other_formats,
-    save_figure,
-    styled,
-)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -36,21 +28,80 @@ if TYPE_CHECKING:
     from peppermill.evaluation.overfitting import OverfittingProbe
     from peppermill.evaluation.sweep import Sweep
 
-__all__ = [
-    "effect_curves",
-    "members_histogram",
-    "overfitting_scatter",
-    "refuse_other_formats",
-    "reliability_diagrams",
-    "save_figure",
-    "sigma_curve",
-    "size_curve",
-]
+Arguments = ParamSpec("Arguments")
 
 PALE_ITEMS = 20  # bins with at most this many items are pale; the paper's Table 1 drops them
 MEMBER_BINS = 20  # of the histogram of the members
 ITEM_HEIGHT = 1.0  # inches
 CURVE_STEPS = 100  # of the predicted effect
+BLUE, ORANGE, GREY, INK = "#0072B2", "#D55E00", "#9A9A9A", "#222222"  # of Okabe and Ito
+COLUMN = 3.4  # inches, the width of a column of text
+FORMATS = (".png", ".svg", ".pdf")
+
+STYLE: dict[Any, Any] = {
+    "font.size": 8,
+    "axes.labelsize": 8,
+    "axes.titlesize": 8.5,
+    "legend.fontsize": 7,
+    "xtick.labelsize": 7,
+    "ytick.labelsize": 7,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.6,
+    "axes.edgecolor": INK,
+    "legend.frameon": False,
+    "figure.dpi": 150,
+    "savefig.dpi": 200,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "peppermill",  # the same figure is the same file
+    "pdf.fonttype": 42,
+}
+
+
+def styled(draw: Callable[Arguments, Figure]) -> Callable[Arguments, Figure]:
+    """Our fonts and lines while a figure is drawn, and the user's own again afterwards."""
+
+    @functools.wraps(draw)
+    def drawn(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Figure:
+        with _style():
+            return draw(*args, **kwargs)
+
+    return drawn
+
+
+def save_figure(figure: Figure, path: str | Path) -> None:
+    """Write the figure, whole or not at all; the ending of the path is the format."""
+    refuse_other_formats(path)
+    buffer = BytesIO()
+    with _style():
+        ending = Path(path).suffix[1:]
+        figure.savefig(buffer, format=ending, metadata={"Date": None} if ending == "svg" else None)
+    write_atomically(path, buffer.getvalue())
+
+
+def refuse_other_formats(path: str | Path) -> None:
+    """Raise if no picture can be written to this path: better before the work than after it."""
+    if Path(path).suffix not in FORMATS:
+        raise ValueError(f"the picture {path} must end in one of {', '.join(FORMATS)}, which says its format.")
+    _style()
+
+
+def new_figure(
+    columns: int, width: float, height: float, rows: int = 1, *, sharex: Any = False, sharey: Any = False, **grid: Any
+) -> tuple[Figure, list[Axes]]:
+    """A figure of its own, outside pyplot's registry: no global state, no window."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False, gridspec_kw=grid or None, sharex=sharex, sharey=sharey)
+    return figure, list(axes.flat)
+
+
+def _style() -> AbstractContextManager[None]:
+    with importing("pictures need matplotlib", "matplotlib", "plots"):
+        import matplotlib
+    context: AbstractContextManager[None] = matplotlib.rc_context(STYLE)
+    return context
 
 
 @styled
@@ -85,6 +136,9 @@ def reliability_diagrams(tables: Mapping[str, Reliability], minimum_count: int =
     Accuracy against confidence, and the number of items below. Bins of few items are pale: their gaps may be
     chance. Those with fewer than `minimum_count` do not count in the ECE.
     """
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
     figure, axes = new_figure(
         len(tables), 1.75 * max(2, len(tables)), 3.0, rows=2, sharex="col", sharey="row", height_ratios=(3, 1)
     )
@@ -94,10 +148,10 @@ def reliability_diagrams(tables: Mapping[str, Reliability], minimum_count: int =
     axes[0].set_ylabel("accuracy")
     axes[len(tables)].set_ylabel("items")
     key = [
-        patch(color=BLUE, alpha=0.8, label="accuracy"),
-        patch(color=BLUE, alpha=0.25, label=f"of {PALE_ITEMS} items or fewer"),
-        line(color=ORANGE, label="gap to the confidence"),
-        line(color=INK, linewidth=0.7, linestyle="--", label="perfect calibration"),
+        Patch(color=BLUE, alpha=0.8, label="accuracy"),
+        Patch(color=BLUE, alpha=0.25, label=f"of {PALE_ITEMS} items or fewer"),
+        Line2D([], [], color=ORANGE, label="gap to the confidence"),
+        Line2D([], [], color=INK, linewidth=0.7, linestyle="--", label="perfect calibration"),
     ]
     figure.legend(handles=key, loc="outside lower center", ncols=4)
     return figure
@@ -132,11 +186,19 @@ def members_histogram(effects: Sequence[Effect], class_names: Sequence[str] = ()
     """
     if not effects:
         raise ValueError("`effects` is empty: there is no item to show. Give `pm.helped_and_hurt(pep, data).helped`.")
+    from matplotlib.image import imread
+
     figure, axes = new_figure(2, COLUMN, 0.45 + ITEM_HEIGHT * len(effects), rows=len(effects), width_ratios=(1, 3.2))
     for image, histogram, effect in zip(axes[::2], axes[1::2], effects, strict=True):
         image.axis("off")
         if effect.image:
-            image.imshow(pixels(b64decode(effect.image)), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+            image.imshow(
+                imread(BytesIO(b64decode(effect.image)), format="png"),
+                cmap="gray",
+                vmin=0,
+                vmax=1,
+                interpolation="nearest",
+            )
         _draw_members(histogram, effect, class_names)
     axes[-1].set_xlabel("probability of the true class")
     handles, labels = axes[1].get_legend_handles_labels()
