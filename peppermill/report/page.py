@@ -6,7 +6,7 @@ import base64
 import gzip
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
@@ -20,7 +20,7 @@ from peppermill.report.payload import payload
 from peppermill.report.run import Run, plain, read_run
 from peppermill.report.table import by_prominence
 from peppermill.report.verdict import heading
-from peppermill.report.view import compared, view
+from peppermill.report.view import amount, compared, view
 
 #: A report is made from a run, or from the file that `write_run` wrote.
 Source: TypeAlias = Run | str | Path
@@ -34,12 +34,22 @@ def write_report(runs: Source | Sequence[Source], path: str | Path = "report.htm
     sources = [runs] if isinstance(runs, (Run, str, Path)) else list(runs)
     if not sources:
         raise ValueError("`runs` is empty: give at least one run, or the path of a run file.")
-    shown, contents = [], []
-    for source in sources:
+    jinja2, safe = import_module("jinja2"), import_module("markupsafe").Markup
+    environment = jinja2.Environment(
+        loader=jinja2.FunctionLoader(_asset),
+        autoescape=True,  # every text is escaped unless it is marked as safe
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"amount": amount, "count": "{:,}".format}
+    contents, articles, drawn = [], [], []
+    for k, source in enumerate(sources):
         content = json.loads(json.dumps(plain(source))) if isinstance(source, Run) else read_run(source)
         try:
-            shown.append((view(content), payload(content)))
-        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+            drawn.append(payload(content))
+            articles.append(safe(environment.get_template("run.html").render(run=view(content), index=k)))
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError, jinja2.TemplateError) as error:
             name = "the run" if isinstance(source, Run) else source
             raise ValueError(
                 f"{name} is damaged ({type(error).__name__}: {error}), so no report was written: run the command that "
@@ -48,43 +58,19 @@ def write_report(runs: Source | Sequence[Source], path: str | Path = "report.htm
         contents.append(content)
     with importing("the report needs plotly", "plotly", "report"):
         library: str = import_module("plotly.offline").get_plotlyjs()
-    write_atomically(path, _page(shown, compared(contents) if len(contents) > 1 else [], library))
-    return Path(path)
-
-
-def in_script(value: Any) -> str:
-    """JSON that may stand inside a <script> element: no name in it can end the element or begin another."""
-    text = json.dumps(value, allow_nan=False, separators=(",", ":"))
-    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
-
-
-def _page(
-    shown: Sequence[tuple[dict[str, Any], dict[str, Any]]], several: Sequence[Mapping[str, Any]], library: str
-) -> str:
-    """The page from texts and numbers of each run; every text in it is escaped unless it is marked as safe."""
-    jinja2, safe = import_module("jinja2"), import_module("markupsafe").Markup
     script = "\n".join(_asset(name) for name in ("figures.js", "page.js"))
     digests = (base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (script, library))
     allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
+    several = compared(contents) if len(contents) > 1 else []
     names = by_prominence(dict.fromkeys(name for row in several for name in row["scores"]))
-    numbers = {
-        "runs": [drawn for _, drawn in shown],
-        "compared": several,
-        "formats": {name: ".1%" if row_of(name).percent else ".3f" for name in names},
-    }
-    environment = jinja2.Environment(
-        loader=jinja2.FunctionLoader(_asset),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    page: str = environment.get_template("page.html").render(
-        runs=[texts for texts, _ in shown],
+    formats = {name: ".1%" if row_of(name).percent else ".3f" for name in names}
+    page = environment.get_template("page.html").render(
+        titles=[str(content["title"]) for content in contents],
+        articles=articles,
         comparison=several,
         scores={name: heading(name) for name in names},
         headlines=[name for name in names if row_of(name).headline],
-        payload=safe(in_script(numbers)),
+        payload=safe(in_script({"runs": drawn, "compared": several, "formats": formats})),
         library=safe(base64.b64encode(gzip.compress(library.encode(), 9, mtime=0)).decode()),
         script=safe(script),
         css=safe(_asset("page.css")),
@@ -92,7 +78,14 @@ def _page(
         policy=f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:",
         version=versions()["peppermill"],
     )
-    return page
+    write_atomically(path, page)
+    return Path(path)
+
+
+def in_script(value: Any) -> str:
+    """JSON that may stand inside a <script> element: no name in it can end the element or begin another."""
+    text = json.dumps(value, allow_nan=False, separators=(",", ":"))
+    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
 def _asset(name: str) -> str:

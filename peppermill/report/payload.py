@@ -14,18 +14,19 @@ TOP_CLASSES = 8  # of each kind: most helped and most hurt
 
 def payload(content: Mapping[str, Any]) -> dict[str, Any]:
     """What one run's figures need; a panel that the run does not have is null."""
-    effects, overfitting = content.get("effects"), content.get("overfitting")
+    effects, overfitting, curvature = (content.get(name) for name in ("effects", "overfitting", "curvature"))
     items = [*effects["helped"], *effects["hurt"]] if effects else []  # in the order of the page's cards
     points = ("name", "overfitting", "effect", "sigma")
+    predicted = ("sigmas", "predicted", "predicted_error", "measured")
     found: dict[str, Any] = rounded(
         {
             "sweep": _sweep(content),
-            "methods": [method["reliability"] and _reliability(method["reliability"]) for method in content["methods"]],
+            "methods": [method["reliability"] for method in content["methods"]],
             "items": [{name: item[name] for name in ("members", "network", "ensemble")} for item in items],
             "classes": _classes(content),
-            "race": _race(content.get("race")),
-            "curvature": _curvature(content.get("curvature")),
-            "overfitting": overfitting and {"points": [{k: p[k] for k in points} for p in overfitting["points"]]},
+            "race": content.get("race") and [c for c in content["race"]["candidates"] if c["nll"] is not None],
+            "curvature": curvature and [*zip(*(curvature[name] for name in predicted), strict=True)],
+            "overfitting": overfitting and [{k: p[k] for k in points} for p in overfitting["points"]],
             "sizes": _sizes(content),
             "risk": {
                 "methods": [{"name": m["name"], "risks": m["risks"]} for m in content["methods"] if m.get("risks")],
@@ -83,7 +84,7 @@ def _sweep(content: Mapping[str, Any]) -> Any:
         "range": worth_seeing([value for value in ensemble if value is not None]),
         "titles": {name: row_of(name).title for name in sweep_scores(points[0])},
         "texts": [_texts(point, points[0]) for point in points],
-        "reliability": [_reliability(point["reliability"]) for point in points],
+        "reliability": [point["reliability"] for point in points],
     }
 
 
@@ -104,26 +105,6 @@ def _texts(point: Mapping[str, Any], network: Mapping[str, Any]) -> dict[str, An
     }
 
 
-def _reliability(table: Mapping[str, Any]) -> Any:
-    return {name: table[name] for name in ("lower", "upper", "count", "confidence", "accuracy")}
-
-
-def _race(race: Mapping[str, Any] | None) -> Any:
-    """The candidates in columns, and the smallest NLL for at most each number of passes."""
-    if not race:
-        return None
-    known = [c for c in race["candidates"] if c["nll"] is not None]
-    names = ("name", "passes", "nll", "difference", "error", "verdict")
-    passes = sorted({c["passes"] for c in known})
-    front = [min(c["nll"] for c in known if c["passes"] <= most) for most in passes]
-    fitted = [c["nll"] for c in known if c["parameters"]] or front
-    return {
-        **{name: [c[name] for c in known] for name in names},
-        "front": {"passes": passes, "nll": front},
-        "worst": max(fitted),  # the network as it is may lie far above, and is shown at the edge
-    }
-
-
 def _classes(content: Mapping[str, Any]) -> Any:
     """The classes whose log-loss falls most and least, or all classes if there are few."""
     effects = content.get("effects")
@@ -139,25 +120,13 @@ def _classes(content: Mapping[str, Any]) -> Any:
     }
 
 
-def _curvature(panel: Mapping[str, Any] | None) -> Any:
-    names = ("sigmas", "predicted", "predicted_error", "measured")
-    if not panel:
-        return None
-    rows = zip(*(panel[name] for name in names), strict=True)
-    return dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
-
-
 def _sizes(content: Mapping[str, Any]) -> Any:
     panel = content.get("sizes")
     if not panel:
         return None
-    rows = [
-        (size, *(nll[key] for key in ("value", "lower", "upper")))
-        for size, nll in zip(panel["sizes"], panel["nll"], strict=True)
-    ]
-    columns = dict(zip(("sizes", "nll", "lower", "upper"), map(list, zip(*rows, strict=True)), strict=True))
     first = content["methods"][0]["scores"]["estimates"]["nll"]["value"] if content["methods"] else None
-    return {**columns, "network": first}
+    by_size = dict(zip(panel["sizes"], panel["nll"], strict=True))
+    return {"sizes": list(by_size), "nll": list(by_size.values()), "network": first}
 
 
 def class_name(content: Mapping[str, Any], k: int) -> str:

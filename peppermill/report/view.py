@@ -22,44 +22,17 @@ def view(content: Mapping[str, Any]) -> dict[str, Any]:
         "title": str(content["title"]),
         "verdict": verdict(content),
         "judged": judged(content) if content["methods"] else None,
-        "race": _race(content.get("race")),
-        "methods": _methods(content),
+        "race": content.get("race"),
+        "methods": content["methods"],
         "sweep": _sweep(content),
         "table": _table(content) if content["methods"] else None,
         "effects": _effects(content),
-        "curvature": _panel(content, "curvature", ("laplacian", "fisher_trace", "effect_rate")),
-        "overfitting": _panel(content, "overfitting", ("spearman", "spearman_lower", "spearman_upper")),
+        "curvature": content.get("curvature"),
+        "overfitting": content.get("overfitting"),
         "sizes": _sizes(content.get("sizes")),
-        "risk": any(method.get("risks") for method in content["methods"]),
         "rule": _rule(content.get("abstention")),
         "provenance": _groups(content),
     }
-
-
-def _race(race: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    if not race:
-        return None
-    return {
-        "count": len(race["candidates"]),
-        "tuned": f"{race['items']:,}",
-        "note": race["note"],
-        "choice": next(c for c in race["candidates"] if c["verdict"] == "chosen"),
-    }
-
-
-def _methods(content: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The methods that have a reliability diagram."""
-    return [
-        {
-            "index": k,
-            "name": method["name"],
-            "ece": number("ece", method["scores"]["estimates"]["ece"]["value"]),
-            "tested": f"{method['scores']['items']:,}",
-            "bins": method["scores"]["bins"],
-        }
-        for k, method in enumerate(content["methods"])
-        if method["reliability"]
-    ]
 
 
 def _sweep(content: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -172,13 +145,6 @@ def _item(content: Mapping[str, Any], effect: Mapping[str, Any]) -> dict[str, An
     }
 
 
-def _panel(content: Mapping[str, Any], name: str, keys: tuple[str, ...]) -> dict[str, str] | None:
-    panel = content.get(name)
-    if not panel:
-        return None
-    return {key: _amount(panel[key]) for key in keys} | {"networks": f"{len(panel.get('points', ())):,}"}
-
-
 def _sizes(panel: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """How many members are enough for each of three losses, where fewer than all are."""
     if not panel:
@@ -205,7 +171,8 @@ def _rule(rule: Mapping[str, Any] | None) -> str:
     )
 
 
-def _amount(value: float | None) -> str:
+def amount(value: float | None) -> str:
+    """A number to three digits; a dash if it is not known."""
     return "–" if value is None else f"{value:.3g}".replace("-", "−")
 
 
@@ -227,31 +194,23 @@ def _text(value: Any) -> str:
 
 def compared(contents: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """A row for each of several runs: the judged method before and after."""
-    return [_compared(content) for content in contents]
+    found = []
+    for content in contents:
+        method = judged(content) if content["methods"] else None
+        row: dict[str, Any] = {"title": str(content["title"]), "method": None, "passes": None, "sigma": None}
+        if method:
+            row |= {"method": method["name"], "passes": method["forward_passes"]}
+            row["sigma"] = method["fitted"].get("sigma")
+        row["scores"] = (
+            {name: _change(name, content, method) for name in method["scores"]["estimates"]} if method else {}
+        )
+        found.append(row)
+    return found
 
 
-def _compared(content: Mapping[str, Any]) -> dict[str, Any]:
-    method = judged(content) if content["methods"] else None
-    row: dict[str, Any] = {
-        "title": str(content["title"]),
-        "method": None,
-        "passes": None,
-        "sigma": None,
-        "scores": {},
-        "sigma_text": "–",
-    }
-    if method is None:
-        return row
-    first = content["methods"][0]
-    sigma = method["fitted"].get("sigma")
-    row |= {"method": method["name"], "passes": method["forward_passes"], "sigma": sigma, "sigma_text": _amount(sigma)}
-    row["scores"] = {name: _compared_score(name, first, method) for name in method["scores"]["estimates"]}
-    return row
-
-
-def _compared_score(name: str, first: Mapping[str, Any], method: Mapping[str, Any]) -> dict[str, Any]:
+def _change(name: str, content: Mapping[str, Any], method: Mapping[str, Any]) -> dict[str, Any]:
+    first, difference = content["methods"][0], method["comparison"]["differences"][name]
     before, after = (m["scores"]["estimates"][name]["value"] for m in (first, method))
-    difference = method["comparison"]["differences"][name]
     return {
         "before": before,
         "after": after,

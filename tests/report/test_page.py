@@ -185,8 +185,8 @@ def test_the_panel_of_sizes_says_how_many_members_are_enough(run, tmp_path):
     assert f"{opening}2 lose at most 0.01, 4 lose at most 0.003 of the log-loss (the upper end of 95 %" in text
     drawn = json.loads(found.scripts[0])["runs"][0]["sizes"]
     assert drawn["sizes"] == [1, 2, 3, 4, 5, 6]
-    assert drawn["nll"] == pytest.approx([estimate.value for estimate in sizes.nll], rel=1e-7)
-    assert drawn["upper"] == pytest.approx([estimate.upper for estimate in sizes.nll], rel=1e-7)
+    for shown, estimate in zip(drawn["nll"], sizes.nll, strict=True):
+        assert shown == pytest.approx(vars(estimate), rel=1e-7)
     assert drawn["network"] == pytest.approx(run.methods[0].scores.nll.value, rel=1e-7)
     assert "sizes" not in figures(page(replace(run, sizes=None), tmp_path))
 
@@ -243,7 +243,7 @@ DAMAGES = [
     (foreign, r"run\.json is not a peppermill run: it was written by another tool"),
     (without_scores, r"run\.json is damaged \(KeyError: 'estimates'\), so no report was written"),
     (text_for_a_number, r"run\.json is damaged \(.*so no report was written: run the command that wrote it again"),
-    (half_a_panel, r"run\.json is damaged \(KeyError: 'laplacian'\)"),
+    (half_a_panel, r"run\.json is damaged \(KeyError: 'predicted'\)"),
     (lists_of_two_lengths, r"run\.json is damaged \(ValueError: zip\(\) argument 4 is shorter"),
     (half_a_curve, r"run\.json is damaged \(ValueError: zip\(\) argument 2 is shorter"),
 ]

@@ -110,9 +110,9 @@ def test_runs_are_compared_by_the_method_that_their_verdicts_are_about():
     methods = [method("network", 1.0), method("PEP", 0.8, -0.2, 1.0), method("PEP with T", 0.7, -0.3, 1.3)]
     assert view(content(*methods))["judged"]["name"] == "PEP with T"
     [row, empty] = compared([content(*methods), content()])
-    assert (row["method"], row["sigma_text"], row["scores"]["nll"]["texts"]) == (
+    assert (row["method"], row["sigma"], row["scores"]["nll"]["texts"]) == (
         "PEP with T",
-        "0.1",
+        0.1,
         ["1.0000", "0.7000"],
     )
     assert (row["scores"]["nll"]["before"], row["scores"]["nll"]["after"]) == (1.0, 0.7)

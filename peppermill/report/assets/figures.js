@@ -145,24 +145,25 @@ const Figures = (() => {
     return { data, layout: layout(c, { margin: { l: 56, r: 12, t: 6, b: 36 }, xaxis: axis(c, { title: { text: "σ/σ*" } }), yaxis: axis(c, { range: [-best, 1.15 * best], tickformat: "+.3f" }) }) };
   }
 
-  function curvature(data, c) {
-    const edge = (sign) => data.predicted.map((value, k) => value + 2 * sign * (data.predicted_error[k] ?? 0));
-    const line = (y, more) => ({ type: "scatter", mode: "lines", x: data.sigmas, y, hoverinfo: "skip", line: { width: 0 }, ...more });
+  function curvature(rows, c) {
+    const [sigmas, predicted, errors, measured] = [0, 1, 2, 3].map((k) => rows.map((row) => row[k]));
+    const edge = (sign) => predicted.map((value, k) => value + 2 * sign * (errors[k] ?? 0));
+    const line = (y, more) => ({ type: "scatter", mode: "lines", x: sigmas, y, hoverinfo: "skip", line: { width: 0 }, ...more });
     return {
       data: [
         line(edge(-1), {}), line(edge(1), { fill: "tonexty", fillcolor: c.network + "33" }),
-        line(data.predicted, { line: { color: c.network, width: 2.5, dash: "dash" }, hoverinfo: "all", hovertemplate: "σ = %{x:.3g}<br>predicted %{y:.4g}<extra></extra>" }),
-        line(data.measured, { mode: "markers", marker: { size: 10, color: c.ensemble }, hoverinfo: "all", hovertemplate: "σ = %{x:.3g}<br>measured %{y:.4g}<extra></extra>" }),
+        line(predicted, { line: { color: c.network, width: 2.5, dash: "dash" }, hoverinfo: "all", hovertemplate: "σ = %{x:.3g}<br>predicted %{y:.4g}<extra></extra>" }),
+        line(measured, { mode: "markers", marker: { size: 10, color: c.ensemble }, hoverinfo: "all", hovertemplate: "σ = %{x:.3g}<br>measured %{y:.4g}<extra></extra>" }),
       ],
       layout: layout(c, { margin: { l: 60, r: 16, t: 10, b: 44 }, xaxis: axis(c, { title: { text: "noise σ" }, tickformat: "~g" }), yaxis: axis(c, { title: { text: "gain in log-likelihood" }, automargin: true }) }),
     };
   }
 
   function overfitting(data, c) {
-    const pick = (name) => data.points.map((point) => point[name]);
+    const pick = (name) => data.map((point) => point[name]);
     return {
       data: [{
-        type: "scatter", mode: "markers", x: pick("overfitting"), y: pick("effect"), customdata: data.points.map((point) => [text(point.name), point.sigma]),
+        type: "scatter", mode: "markers", x: pick("overfitting"), y: pick("effect"), customdata: data.map((point) => [text(point.name), point.sigma]),
         marker: { size: 11, color: pick("sigma"), colorscale: "Cividis", line: { color: c.card, width: 1 }, colorbar: { title: { text: "σ*", font: { color: c.soft } }, thickness: 12, outlinewidth: 0, tickfont: { color: c.soft, size: 12 }, tickformat: "~g" } },
         hovertemplate: "%{customdata[0]}<br>overfitting %{x:.4g}<br>effect %{y:.4g}<br>σ* = %{customdata[1]:.3g}<extra></extra>",
       }],
@@ -172,11 +173,12 @@ const Figures = (() => {
 
   function sizes(data, c) {
     const line = (y, more) => ({ type: "scatter", mode: "lines", x: data.sizes, y, hoverinfo: "skip", line: { width: 0 }, ...more });
+    const pick = (name) => data.nll.map((estimate) => estimate[name]);
     const network = data.network === null ? [] : [line(data.sizes.map(() => data.network), { line: { color: c.soft, width: 1.5, dash: "dot" } })];
     return {
       data: [
-        line(data.lower, {}), line(data.upper, { fill: "tonexty", fillcolor: c.ensemble + "2b" }), ...network,
-        line(data.nll, { mode: "lines+markers", marker: { size: 8, color: c.ensemble }, line: { color: c.ensemble, width: 2.5 }, hoverinfo: "all", hovertemplate: "%{x} members<br>NLL %{y:.4f}<extra></extra>" }),
+        line(pick("lower"), {}), line(pick("upper"), { fill: "tonexty", fillcolor: c.ensemble + "2b" }), ...network,
+        line(pick("value"), { mode: "lines+markers", marker: { size: 8, color: c.ensemble }, line: { color: c.ensemble, width: 2.5 }, hoverinfo: "all", hovertemplate: "%{x} members<br>NLL %{y:.4f}<extra></extra>" }),
       ],
       layout: layout(c, { margin: { l: 60, r: 16, t: 10, b: 44 }, xaxis: axis(c, { title: { text: "members m" }, tickformat: "d" }), yaxis: axis(c, { title: { text: "log-loss, NLL" }, automargin: true }) }),
     };
@@ -199,7 +201,12 @@ const Figures = (() => {
     };
   }
 
-  function race(data, c) {
+  function race(candidates, c) {
+    const data = Object.fromEntries(["name", "passes", "nll", "verdict"].map((key) => [key, candidates.map((one) => one[key])]));
+    const passes = [...new Set(data.passes)].sort((a, b) => a - b);
+    const front = passes.map((most) => Math.min(...data.nll.filter((_, k) => data.passes[k] <= most)));
+    const fitted = candidates.filter((one) => one.parameters).map((one) => one.nll);
+    data.worst = Math.max(...(fitted.length ? fitted : front)); // the network as it is may lie far above, and is shown at the edge
     const low = Math.min(...data.nll), span = Math.max(data.worst - low, 1e-4), high = data.worst + 0.12 * span;
     const hover = data.name.map((name, k) => `${text(name)}<br>NLL ${data.nll[k].toFixed(4)}<br>${text(data.verdict[k])}`);
     const marks = (picked, more) => ({
@@ -212,13 +219,13 @@ const Figures = (() => {
       yanchor: below ? "top" : "bottom", yshift: below ? -8 : 8 });
     return {
       data: [
-        { type: "scatter", mode: "lines", x: data.front.passes, y: data.front.nll, line: { color: c.ensemble, width: 2.5, shape: "hv" }, hoverinfo: "skip" },
+        { type: "scatter", mode: "lines", x: passes, y: front, line: { color: c.ensemble, width: 2.5, shape: "hv" }, hoverinfo: "skip" },
         marks(others, { marker: { size: 9, color: c.members, symbol: others.map((k) => (data.nll[k] > high ? "triangle-up" : "circle")) } }),
         marks(chosen, { marker: { size: 16, color: c.card, line: { color: c.ensemble, width: 5 } } }),
       ],
       layout: layout(c, {
         margin: { l: 60, r: 20, t: 14, b: 44 },
-        xaxis: axis(c, { title: { text: "forward passes" }, type: "log", tickvals: data.front.passes, range: [-0.06, Math.log10(last) + 0.06] }),
+        xaxis: axis(c, { title: { text: "forward passes" }, type: "log", tickvals: passes, range: [-0.06, Math.log10(last) + 0.06] }),
         yaxis: axis(c, { title: { text: "log-loss, NLL" }, range: [low - 0.2 * span, high], automargin: true, tickformat: ".3f" }),
         annotations: [
           ...[...new Set([best, ...chosen])].map((k) => label(k, data.nll[k], text(data.name[k]), k === best)),
