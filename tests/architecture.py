@@ -78,8 +78,8 @@ CORE = [
 
 #: Lines and files of each room, docstrings and blank lines included; a budget rises only with its reason beside it.
 BUDGET = {
-    "top level": (2840, 16),  # the plan has 2,050 in 14: the race, uncertainty, calibrators and views in pep.json
-    "tuning": (1130, 8),  # the plan has 750 in 7: noise by layer, members from a pool, the table of the race
+    "top level": (2847, 16),  # the plan has 2,050 in 14: the race, uncertainty, calibrators and views in pep.json
+    "tuning": (1136, 8),  # the plan has 750 in 7: noise by layer, members from a pool, the table of the race
     "calibrators": (466, 4),  # the plan has 300: L-BFGS in units of standard errors, in chunks that stay in the cache
     "views": (150, 2),
     # The plan has 1,250: the trace that patches no other thread, what it may not bake in, and a comparison with the
@@ -87,8 +87,11 @@ BUDGET = {
     "engines": (1564, 10),
     "streaming": (625, 5),  # not in the plan: predictions for data of any length, in parts
     "predictors": (385, 7),  # 60 more: any calibrator for any predictor, and test-time augmentation
-    "evaluation": (1100, 9),  # the plan has 900 in 8: statistics by example, and when to abstain
-    "curvature": (780, 7),
+    "evaluation": (
+        1254,
+        9,
+    ),  # the plan has 900 in 8: statistics by example, when to abstain, results that show themselves
+    "curvature": (795, 7),  # the plan has 780: results that show themselves
     "datasets": (319, 4),  # the plan has 280 in 3: loaders with other options came from plumbing
     "distributed": (122, 2),  # 14 more: what any process has to say to the others
     "export": (375, 5),  # the plan has 350: calibrators, views and uncertainties as outputs
@@ -96,11 +99,14 @@ BUDGET = {
         1854,
         17,
     ),  # 100 more: sizes are read before arrays, pictures are cached as bytes, or read without a cache
-    "report": (1635, 12),  # the plan has 1,600: the race, and risk against coverage
+    "report": (1470, 11),  # the plan has 1,600: the race, and risk against coverage
     "integrations": (400, 3),
-    "cli": (1551, 19),  # the plan has 1,350 in 18: calibrate, abstain, columns of predict
+    "cli": (1434, 19),  # the plan has 1,350 in 18: calibrate, abstain, columns of predict
     "demo": (100, 2),
-    "plumbing": (418, 7),  # the plan has 340 in 8: calls of a network came from data.py, Keras' door too
+    "plumbing": (
+        498,
+        8,
+    ),  # the plan has 340 in 8: calls of a network came from data.py, Keras' door, the tables of results
 }
 
 #: Imports inside a function that point down in the reading order, each a door with one user.
