@@ -181,9 +181,13 @@ def times(rows: Rows) -> str:
     return table(["Experiment", "training", "with dropout", "SWA", "methods", "all"], lines)
 
 
-def minutes(rows: Rows) -> float:
-    """Of all rows together."""
-    return sum(sum(row["seconds"].values()) for row in rows.values()) / 60
+def time_notes(rows: Rows) -> str:
+    """What the rows' files say about how they were made, each remark once, with the rows it holds for."""
+    notes: dict[str, list[str]] = {}
+    for row in rows.values():
+        if "note" in row:
+            notes.setdefault(row["note"], []).append(row["title"])
+    return " ".join(f"{', '.join(titles)}: {note}" for note, titles in notes.items())
 
 
 def learning_rates(found: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]], rows: Rows) -> str:
