@@ -36,4 +36,4 @@ def auto(runner: Runner, weights: MemberWeights, members: Members, args: Any, kw
     if device == "cuda" and bytes_of((args, kwargs)) <= GRAPH_BYTES and suits_graphs(weights, members):
         return iter([graph_group(runner, weights, members)])
     runner.report = "loop"
-    return member_groups(weights, members, runner.room)
+    return member_groups(runner, weights, members)

@@ -28,7 +28,7 @@ def compiled(runner: Runner, weights: MemberWeights, members: Members, args: Any
             if not agree(weights.form(params, other, {}), weights.plain({}, other, {})):
                 weights.form.run, weights.form.reason = plain, "the compiled network gives other outputs"
     runner.report = f"loop, because {weights.form.reason}" if weights.form.reason else "compile"
-    return member_groups(weights, members, runner.room)
+    return member_groups(runner, weights, members)
 
 
 def compiled_outputs(members: Members, precision: str | None, args: Any, kwargs: Any) -> Tensor:

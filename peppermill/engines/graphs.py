@@ -25,7 +25,7 @@ def graphs(runner: Runner, weights: MemberWeights, members: Members, args: Any, 
     """All members as one CUDA graph if the network can be captured, the loop otherwise."""
     if not suits_graphs(weights, members):
         runner.report = f"loop, because {weights.form.reason or 'the weights change from pass to pass or do not fit'}"
-        return member_groups(weights, members, runner.room)
+        return member_groups(runner, weights, members)
     return iter([graph_group(runner, weights, members)])
 
 
@@ -39,26 +39,23 @@ def graph_group(runner: Runner, weights: MemberWeights, members: Members) -> Gro
 
     def outputs(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
         suits = weights.form.takes(args, kwargs)
-        graph = graph_of(weights, members, args, kwargs) if suits else "these inputs do not suit the traced network"
+        graph = graph_of(weights, members, args[0]) if suits else "these inputs do not suit the traced network"
         runner.report = f"loop, because {graph}" if isinstance(graph, str) else "graphs"
         if not isinstance(graph, str):
-            return graph(args, kwargs)
-        return torch.cat([group(args, kwargs) for group in member_groups(weights, members, runner.room)])
+            return graph(args[0])
+        return torch.cat([group(args, kwargs) for group in member_groups(runner, weights, members)])
 
     return outputs
 
 
 class Captured:
-    """One graph of all members: inputs are copied to where it reads them, outputs are copied from where it writes."""
+    """One graph of all members: the input is copied to where it reads, outputs are copied from where it writes."""
 
     @torch.no_grad()
-    def __init__(self, weights: MemberWeights, members: Members, args: Any, kwargs: Any) -> None:
+    def __init__(self, weights: MemberWeights, members: Members, x: Tensor) -> None:
         self.lock = threading.Lock()
         with torch.inference_mode(False):  # tensors of inference mode cannot be written to outside of it
-            self.inputs = [value.clone() for value in _tensors(args, kwargs)]
-            static = iter(self.inputs)  # in place of the tensors that were given
-            given = [next(static) if isinstance(value, Tensor) else value for value in (*args, *kwargs.values())]
-            args, kwargs = tuple(given[: len(args)]), dict(zip(kwargs, given[len(args) :], strict=True))
+            self.input = x.clone()
             self.weights = [weights.member(members.sigma, k, "members") for k in range(members.count)]
             streams = [torch.cuda.Stream() for _ in self.weights]  # type: ignore[no-untyped-call]
 
@@ -69,7 +66,7 @@ class Captured:
                     stream.wait_stream(main)
                 for stream, params in zip(streams, self.weights, strict=True):
                     with torch.cuda.stream(stream):
-                        outputs.append(weights.form(params, args, kwargs))
+                        outputs.append(weights.form(params, (self.input,), {}))
                 for stream in streams:
                     main.wait_stream(stream)
                 return outputs
@@ -84,29 +81,26 @@ class Captured:
                 self.outputs = torch.stack(run())
 
     @torch.no_grad()
-    def __call__(self, args: Any, kwargs: Any) -> Tensor:
+    def __call__(self, x: Tensor) -> Tensor:
         with self.lock:
-            for static, given in zip(self.inputs, _tensors(args, kwargs), strict=True):
-                static.copy_(given)
+            self.input.copy_(x)
             self.graph.replay()
             return self.outputs.clone()
 
 
-def graph_of(weights: MemberWeights, members: Members, args: Any, kwargs: Any) -> Captured | str:
+def graph_of(weights: MemberWeights, members: Members, x: Tensor) -> Captured | str:
     """The graph for inputs of this shape, or the reason why there is none."""
-    key = _key(members, args, kwargs)
-    if key is None:
-        return "an argument is neither a tensor nor a plain value"
+    key = _key(members, x)
     with weights.lock:
         if key not in weights.prepared:
             graphs = [known for known in weights.prepared if known[0] == "graph"]
             for old in graphs[: max(0, len(graphs) + 1 - MAX_GRAPHS)]:
                 del weights.prepared[old]
             try:
-                weights.prepared[key] = captured = Captured(weights, members, args, kwargs)
-                other = (different(args[0]),)
-                for outputs, params in zip(captured(other, kwargs), captured.weights, strict=True):
-                    if not agree(outputs, weights.form(params, other, kwargs)):
+                weights.prepared[key] = captured = Captured(weights, members, x)
+                other = different(x)
+                for outputs, params in zip(captured(other), captured.weights, strict=True):
+                    if not agree(outputs, weights.form(params, (other,), {})):
                         raise RuntimeError("its graph gives other outputs")
             except RuntimeError as error:
                 reason = str(error).partition("\n")[0][:120]
@@ -117,33 +111,25 @@ def graph_of(weights: MemberWeights, members: Members, args: Any, kwargs: Any) -
 
 def known_graph_group(runner: Runner, members: Members, args: Any, kwargs: Any) -> Group | None:
     """A group that replays a known graph first and looks at the network while the GPU works."""
-    latest: MemberWeights | None = runner.cache.latest
-    if latest is None or not members.keep or not isinstance(latest.prepared.get(_key(members, args, kwargs)), Captured):
-        return None
+    latest = runner.latest
+
+    def graph(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if latest is None or kwargs or len(args) != 1 or not isinstance(args[0], Tensor):
+            return None
+        found = latest.prepared.get(_key(members, args[0]))
+        return found if isinstance(found, Captured) else None
 
     def outputs(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-        graph = latest.prepared.get(_key(members, args, kwargs))
-        found = graph(args, kwargs) if isinstance(graph, Captured) else None
-        if found is not None and latest.is_current(members):
+        known = graph(args, kwargs)
+        found: Tensor | None = known and known(args[0])
+        if found is not None and latest and latest.is_current(members):
             runner.report = "graphs"
             return found
-        return graph_group(runner, runner.cache.weights(members, args, kwargs), members)(args, kwargs)
+        return graph_group(runner, runner.weights(members, args, kwargs), members)(args, kwargs)
 
-    return outputs
-
-
-def _key(members: Members, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...] | None:
-    """What a graph is captured for; None if an argument is neither a tensor nor a plain value."""
-    given: list[Any] = []
-    for value in (*args, *kwargs.values()):
-        if isinstance(value, Tensor):
-            given.append((value.shape, value.stride(), value.dtype))
-        elif isinstance(value, (int, float, str, bool, type(None))):
-            given.append(value)
-        else:
-            return None
-    return ("graph", members.sigma, *given, *kwargs)
+    return outputs if members.keep and graph(args, kwargs) else None
 
 
-def _tensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
-    return [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
+def _key(members: Members, x: Tensor) -> tuple[Any, ...]:
+    """What a graph is captured for."""
+    return ("graph", members.sigma, x.shape, x.stride(), x.dtype)

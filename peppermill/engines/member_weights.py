@@ -15,11 +15,9 @@ from typing import Any, Literal, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from peppermill.engines import Group, Members, autocast
-from peppermill.engines.inference_form import forms_of
-from peppermill.engines.network_shell import Shells
-from peppermill.plumbing.nested import output_tensor
-from peppermill.plumbing.networks import device_of, refuse_training_mode
+from peppermill.engines import Group, Members
+from peppermill.engines.inference_form import PlainForm, forms_of
+from peppermill.plumbing.networks import refuse_training_mode
 from peppermill.types import Params
 
 #: What is kept for the next call: the members of one sigma, their directions for another sigma, or nothing.
@@ -27,7 +25,7 @@ Keep: TypeAlias = Literal["members", "directions", "nothing"]
 
 CPU_BYTES = 2**30  # of kept weights or directions, on a CPU
 SMALL_BYTES = 2**27  # of all members' weights: below this even `engine="loop"` keeps them
-GPU_SHARE = 0.25  # of the free memory, for the same, on a GPU
+GPU_SHARE = 0.25  # of the memory that is free when the network is first seen, for the same, on a GPU
 
 
 class MemberWeights:
@@ -43,7 +41,11 @@ class MemberWeights:
         self.lock = threading.RLock()
         self._directions: dict[int, Params] = {}
         self._members: tuple[float, dict[int, Any]] = (0.0, {})
-        self._bytes = sum(value.numel() * 4 for value in self.perturbation.center.values())
+        self._bytes, device = sum(value.numel() * 4 for value in self.perturbation.center.values()), self.form.device
+        self._most_bytes = float(CPU_BYTES)
+        if device.type == "cuda":
+            reserved = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+            self._most_bytes = GPU_SHARE * (torch.cuda.mem_get_info(device)[0] + reserved)
 
     def is_current(self, members: Members) -> bool:
         """Whether these are the members' weights: the same network in the same state, with the same noise."""
@@ -66,8 +68,6 @@ class MemberWeights:
             kept = self._members[1]
             if member not in kept:
                 kept[member] = self.form.fold(self.made(sigma, member, keep))
-                if len(kept) == self.perturbation.size:
-                    self._directions.clear()
             return kept[member]
 
     @property
@@ -77,15 +77,7 @@ class MemberWeights:
 
     def fits(self, copies: int) -> bool:
         """Whether this many copies of the selected weights may be kept."""
-        device = self.form.device
-        if device.type != "cuda":
-            return copies * self._bytes <= CPU_BYTES
-        free = (
-            torch.cuda.mem_get_info(device)[0]
-            + torch.cuda.memory_reserved(device)
-            - torch.cuda.memory_allocated(device)
-        )
-        return copies * self._bytes <= GPU_SHARE * free
+        return copies * self._bytes <= self._most_bytes
 
     def made(self, sigma: float, member: int, keep: Keep) -> Params:
         """theta_j; the second member of an antithetic pair has the first one's direction, with the other sign."""
@@ -93,30 +85,11 @@ class MemberWeights:
         antithetic = noise.antithetic and not noise.draws
         first, signed = (member - member % 2, -sigma if member % 2 else sigma) if antithetic else (member, sigma)
         with self.lock:
-            direction = self._directions.get(first)
-            if keep != "directions" or not self.fits(self.perturbation.size // (1 + antithetic)):
-                self._directions.clear()
-            if direction is None:
-                direction = self.perturbation.direction(first)
-            if keep != "nothing":  # at least until the twin is made
+            direction = self._directions.pop(first, None) or self.perturbation.direction(first)
+            until_twin = antithetic and member == first and keep != "nothing"
+            if until_twin or (keep == "directions" and self.fits(self.perturbation.size // (1 + antithetic))):
                 self._directions[first] = direction
         return self.perturbation.member(signed, first, direction)
-
-
-class WeightCache:
-    """The latest `MemberWeights` of an engine, replaced when network or noise is another."""
-
-    def __init__(self, precision: str | None) -> None:
-        self.precision = precision
-        self.lock = threading.Lock()
-        self.latest: MemberWeights | None = None
-
-    def weights(self, members: Members, args: Any, kwargs: Any) -> MemberWeights:
-        with self.lock:
-            if self.latest is None or not (self.latest.form.takes(args, kwargs) and self.latest.is_current(members)):
-                self.latest = None  # frees the old weights before new ones are made
-                self.latest = MemberWeights(members, self.precision, args, kwargs)
-            return self.latest
 
 
 def _autocast() -> list[torch.dtype]:
@@ -147,24 +120,15 @@ class NetworkState:
 def differentiable_groups(members: Members, precision: str | None) -> Iterator[Group]:
     """Members whose outputs can be differentiated by the inputs and by the network's own parameters."""
     refuse_training_mode(members.model)
-    shells, device = Shells(members.model), device_of(members.model)
-    perturbation, center = members.perturbation(), dict(members.model.named_parameters())
+    plain, perturbation = PlainForm(members.model, precision), members.perturbation()
+    center = dict(members.model.named_parameters())
     for member in range(members.count):
         params = {}
         if members.sigma != 0:
             direction = perturbation.direction(member)
             params = {name: center[name] + members.sigma * step.to(center[name]) for name, step in direction.items()}
 
-        def outputs(args: tuple[Any, ...], kwargs: dict[str, Any], params: Any = params) -> Tensor:
-            with autocast(device, precision):
-                return output_tensor(shells(params, args, kwargs)).clone().unsqueeze(0)
+        def outputs(args: tuple[Any, ...], kwargs: dict[str, Any], params: Params = params) -> Tensor:
+            return plain(params, args, kwargs).unsqueeze(0)
 
         yield outputs
-
-
-def wants_gradients(members: Members, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether the caller may differentiate the outputs."""
-    if not torch.is_grad_enabled():
-        return False
-    inputs = (value for value in (*args, *kwargs.values()) if isinstance(value, Tensor))
-    return any(value.requires_grad for value in (*inputs, *members.model.parameters()))

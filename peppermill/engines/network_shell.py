@@ -40,7 +40,8 @@ def shell_of(model: nn.Module) -> nn.Module:
             shell = copy.deepcopy(model, memo)
             for module in shell.modules():
                 if type(module).train is not nn.Module.train and "train" not in vars(module):
-                    module.train().eval()  # drops what it keeps of its weights, as timm's LeViT does
+                    module.train()  # drops what it keeps of its weights, as timm's LeViT does
+                    module.eval()
             return shell
     except Exception as error:
         reason = str(error).partition("\n")[0]

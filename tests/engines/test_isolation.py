@@ -45,6 +45,10 @@ class Reader(nn.Module):
     def twice(self, x):
         return 2 * x
 
+    @classmethod
+    def scaled(cls, x):
+        return cls.factor * x
+
     @property
     def half(self):
         return 0.5
@@ -70,6 +74,11 @@ CLOSED, CHANGE_CLOSED = outer()
 
 READS = {
     "a class attribute": (lambda self, x: x * self.factor, lambda model, patch: patch.setattr(Reader, "factor", 3.0)),
+    "an attribute of its type": (
+        lambda self, x: x * type(self).factor,
+        lambda model, patch: patch.setattr(Reader, "factor", 3.0),
+    ),
+    "a class method": (lambda self, x: self.scaled(x), lambda model, patch: patch.setattr(Reader, "factor", 3.0)),
     "a dict of the class": (
         lambda self, x: x + self.table["shift"],
         lambda model, patch: patch.setitem(Reader.table, "shift", 2.0),
@@ -235,6 +244,22 @@ def test_a_cache_that_the_user_filled_does_not_hide_the_noise(name):
         expected = member_log_probs(lambda: hostile.NETWORKS[name]()[0], pep, x)
         torch.testing.assert_close(pep.member_log_probs(x), expected, atol=1e-10, rtol=0)
         assert torch.equal(model(x), plain)
+
+
+def test_a_network_whose_own_train_returns_nothing_is_copied():
+    """timm's LeViT drops its cache in a `train` of its own, which does not return the module."""
+
+    class Trained(zoo.CachesWeights):
+        def train(self, mode=True):
+            super().train(mode)
+            self.cache = {}
+
+    torch.manual_seed(0)
+    model, x = Trained().double(), torch.randn(5, 6, dtype=torch.float64)
+    model.eval()
+    pep = pm.PepEnsemble.at_sigma(model, 0.3, size=3)
+    with torch.no_grad():
+        torch.testing.assert_close(pep.member_log_probs(x), member_log_probs(lambda: copy.deepcopy(model), pep, x))
 
 
 def test_a_network_with_a_layer_that_occurs_twice_stays_itself():

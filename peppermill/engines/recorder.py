@@ -1,0 +1,146 @@
+"""A network as a graph of torch.fx, with everything else that its code read, so that a later change is noticed."""
+
+from __future__ import annotations
+
+import dis
+import gc
+import sys
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from types import BuiltinFunctionType, FunctionType, ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.overrides import TorchFunctionMode
+
+from peppermill.engines.network_shell import MODULE_NAMES, shell_of
+
+NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+CONSTANT_TYPES = (*(int, float, str, bool, type(None), torch.Size, type, FunctionType, property, staticmethod),)
+#: Libraries whose functions depend on their arguments alone.
+PURE = {
+    *("torch", "builtins", "math", "operator", "functools", "itertools", "collections", "typing", "types", "abc"),
+    *("contextlib", "copy", "enum", "inspect", "dataclasses", "warnings", "logging", "weakref", "re", "peppermill"),
+}
+METADATA = ("__get__", "__hash__", "size", "dim", "numel", "stride", "is_floating_point", "is_complex", "__len__")
+
+
+class Recorder(fx.Tracer):
+    """Records what a network does with a stand-in for its input, and the attributes and globals that its code reads.
+
+    `fx.Tracer.trace` patches `nn.Module` for every thread; this patches the classes of our own shell alone. Code that
+    depends on anything but the input, its tensors, and values that can be compared later is refused.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.root, self.graph = shell_of(model), fx.Graph()
+        self.tensor_attrs = {value: path for path, value in self.root.named_buffers()}
+        self.paths = {module: path for path, module in self.root.named_modules()}
+        self.own = {module: vars(model.get_submodule(path)) for module, path in self.paths.items()}
+        self.reads: dict[Any, tuple[Mapping[str, Any], str, Any]] = {}  # where, under which name, and what
+        self.codes: dict[Any, dict[str, Any]] = {}  # the functions that ran, with their globals
+        self.others = {getattr(function, "__code__", None) for function in gc.callbacks}  # may run at any time
+        with ThreadPoolExecutor(1) as own:  # which alone has the profile function and the mode that watch the code
+            own.submit(self._record).result()
+        for code, namespace in self.codes.items():
+            steps = list(dis.get_instructions(code))
+            if {*code.co_freevars} - {"__class__"} or any(step.opname == "IMPORT_NAME" for step in steps):
+                raise TypeError(f"`{code.co_name}` reads what an outer function or an import may change")
+            names = {step.argval for step in steps if step.opname == "LOAD_GLOBAL"}
+            attributes = {step.argval for step in steps if step.opname in ("LOAD_ATTR", "LOAD_METHOD")}
+            self._note_all(namespace, names, attributes)
+            for kind in {base for module in self.paths for base in type(module).__mro__}:
+                if not _is_pure(kind.__module__):  # by `type(self)` or in a class method
+                    self._note_all(kind, attributes, attributes)
+
+    def _record(self) -> None:
+        kinds = {module: type(module) for module in self.paths}
+        watched = {kind: self._watched(kind) for kind in set(kinds.values())}
+        x = self.create_proxy("placeholder", "x", (), {})
+        for module, kind in kinds.items():
+            object.__setattr__(module, "__class__", watched[kind])
+        sys.setprofile(self._note_call)
+        try:
+            with _NoValues():
+                outputs = self.root(x)
+        finally:
+            sys.setprofile(None)
+            for module, kind in kinds.items():
+                object.__setattr__(module, "__class__", kind)
+        self.graph.output(self.create_arg(outputs))
+
+    def _note_call(self, frame: Any, event: str, _: Any) -> None:
+        if event == "call" and frame.f_code not in self.others and not _is_pure(frame.f_globals.get("__name__")):
+            self.codes[frame.f_code] = frame.f_globals
+
+    def _note(self, holder: Any, name: str) -> Any:
+        """Note what a class, a file or a module's own dict holds under this name: code, or what no one can change."""
+        space = holder if isinstance(holder, dict) else vars(holder)
+        self.reads[id(holder), name] = space, name, (value := space.get(name))
+        if not _is_constant(value) and not isinstance(value, ModuleType):
+            raise TypeError(f"it reads `{name}`, a {type(value).__name__} that may change")
+        return value
+
+    def _note_all(self, holder: Any, names: set[str], attributes: set[str], seen: tuple[Any, ...] = ()) -> None:
+        """Note the names that a function reads, and which attributes it may read of files and classes among them."""
+        for name in names & (holder if isinstance(holder, dict) else vars(holder)).keys():
+            value = self._note(holder, name)
+            home = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
+            if isinstance(value, (ModuleType, type)) and value not in seen and not _is_pure(home):
+                self._note_all(value, attributes, attributes, (*seen, value))
+
+    def _watched(self, kind: type) -> type:
+        recorder = self
+
+        class Watched(kind):  # type: ignore[misc]
+            def __call__(self, *args: Any, **kwargs: Any) -> Any:
+                has_state = next(self.parameters(), next(self.buffers(), None)) is not None
+                if kind not in NORMS and (has_state or not kind.__module__.startswith("torch.nn.")):
+                    return super().__call__(*args, **kwargs)
+                for name in vars(self).keys() - MODULE_NAMES:  # one operation, which may read each of them
+                    recorder._note(recorder.own[self], name)
+                return recorder.create_proxy("call_module", recorder.paths[self], args, kwargs)
+
+            def __getattribute__(self, name: str) -> Any:
+                value = super().__getattribute__(name)
+                if name in MODULE_NAMES or name.startswith("__"):
+                    return value
+                if name in super().__getattribute__("__dict__"):
+                    recorder._note(recorder.own[self], name)
+                    return value
+                for base in kind.__mro__:  # of the class that has it, and of those that may get one before it
+                    recorder._note(base, name)
+                    if name in vars(base):
+                        break
+                return value
+
+            def __setattr__(self, name: str, value: Any) -> None:
+                raise TypeError(f"it writes to `{name}`")
+
+        return Watched
+
+
+class _NoValues(TorchFunctionMode):
+    """Refuses what computes with the network's own tensors alone, so that no weight becomes a number of Python."""
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        with_input = any(issubclass(kind, fx.Proxy) for kind in types)
+        if not with_input and function.__name__ not in METADATA and any(isinstance(value, Tensor) for value in args):
+            raise TypeError(f"it computes with its weights alone (`{function.__name__}`)")
+        return function(*args, **(kwargs or {}))
+
+
+def _is_constant(value: Any) -> bool:
+    """Whether a value is code or never changes, so that it can be compared later."""
+    if isinstance(value, BuiltinFunctionType):
+        return _is_pure(value.__module__ or type(value.__self__).__module__)
+    if type(value) is tuple:
+        return all(map(_is_constant, value))
+    harmless = type(value).__module__.partition(".")[0] in ("torch", "typing", "logging")
+    return (harmless and not isinstance(value, (Tensor, nn.Module))) or isinstance(value, CONSTANT_TYPES)
+
+
+def _is_pure(module: str | None) -> bool:
+    return (module or "").partition(".")[0] in PURE
