@@ -15,11 +15,11 @@ def matrix_scaling(log_probs: Tensor, labels: Tensor) -> LinearScaling:
 
     Each of the K - 1 other entries of a row is held K - 1 times as strongly as the diagonal would be.
     """
-    temperature, items = tempered_items(log_probs, labels)
+    temperature, u, labels = tempered_items(log_probs, labels)
     classes = log_probs.shape[1]
     own = torch.eye(classes, classes + 1).bool()
     own[:, -1] = True
-    path = choose_path(items, [torch.where(own, strength, math.inf) for strength in STRENGTHS])
+    path = choose_path(u, labels, [torch.where(own, strength, math.inf) for strength in STRENGTHS])
     first = torch.where(own, path[-1].clamp(max=STRENGTHS[1]), math.inf)
     rest = [torch.where(own, first, (classes - 1) * strength) for strength in STRENGTHS[1:-1]]
-    return follow_path(temperature, items, [*path[:-1], *choose_path(items, [path[-1], *rest])])
+    return follow_path(temperature, u, labels, [*path[:-1], *choose_path(u, labels, [path[-1], *rest])])

@@ -11,8 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,9 +27,6 @@ STRENGTHS = (math.inf, 300.0, 30.0, 3.0, 0.3)  # of the ridge; the first one is 
 FOLDS, MAX_CHOICE_ITEMS = 5, 10_000  # to choose the strength
 TOLERANCE, ROUGH_TOLERANCE = 1e-9, 1e-5  # of the penalised log-likelihood; rough while strengths are compared
 GRADIENT_TOLERANCE = 1e-5  # with variables in standard errors
-
-#: u, [N, K], and labels, [N].
-Items: TypeAlias = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,77 +58,75 @@ class LinearScaling:
 
 def vector_scaling(log_probs: Tensor, labels: Tensor) -> LinearScaling:
     """Vector scaling of log-probabilities [N, K]."""
-    temperature, items = tempered_items(log_probs, labels)
-    path = choose_path(items, [torch.full((log_probs.shape[1], 2), strength) for strength in STRENGTHS])
-    return follow_path(temperature, items, path)
+    temperature, u, labels = tempered_items(log_probs, labels)
+    path = choose_path(u, labels, [torch.full((log_probs.shape[1], 2), strength) for strength in STRENGTHS])
+    return follow_path(temperature, u, labels, path)
 
 
-def corrected(tempered: Tensor, correction: Tensor) -> Tensor:
+def corrected(u: Tensor, correction: Tensor) -> Tensor:
     """The normalised u + w x + b; the last column of the correction is b, the others are w."""
-    return (tempered + _product(tempered.clamp(min=FLOOR), correction.to(tempered))).log_softmax(dim=-1)
+    return (u + _product(u.clamp(min=FLOOR), correction.to(u))).log_softmax(dim=-1)
 
 
-def tempered_items(log_probs: Tensor, labels: Tensor) -> tuple[float, Items]:
-    """T, and the items to fit on: those whose label has probability 0 teach nothing."""
+def tempered_items(log_probs: Tensor, labels: Tensor) -> tuple[float, Tensor, Tensor]:
+    """T, and u and labels of the items to fit on: those whose label has probability 0 teach nothing."""
     temperature, _ = best_temperature(log_probs, labels)
-    tempered, labels = temper(log_probs.double(), temperature).cpu(), labels.cpu()
-    possible = tempered.gather(1, labels[:, None])[:, 0] > -math.inf
-    return temperature, (tempered, labels) if bool(possible.all()) else (tempered[possible], labels[possible])
+    u, labels = temper(log_probs.double(), temperature).cpu(), labels.cpu()
+    possible = u.gather(1, labels[:, None])[:, 0] > -math.inf
+    return (temperature, u, labels) if bool(possible.all()) else (temperature, u[possible], labels[possible])
 
 
-def choose_path(items: Items, penalties: Sequence[Tensor]) -> Sequence[Tensor]:
+def choose_path(u: Tensor, labels: Tensor, penalties: Sequence[Tensor]) -> Sequence[Tensor]:
     """The penalties, strongest first, up to the first one within one standard error of the best in cross-fitting."""
-    order = torch.from_numpy(np.random.RandomState(0).permutation(len(items[1]))[:MAX_CHOICE_ITEMS])
-    tempered, labels = items[0][order].float(), items[1][order]  # twice as fast, and accurate enough to compare
-    bounds = list(pairwise(len(order) * k // FOLDS for k in range(FOLDS + 1)))
-    found: list[Tensor | None] = [None] * FOLDS
+    order = torch.from_numpy(np.random.RandomState(0).permutation(len(labels))[:MAX_CHOICE_ITEMS])
+    u, labels = u[order].float(), labels[order]  # twice as fast, and accurate enough to compare
+    folds = torch.arange(len(order)).chunk(FOLDS)
+    found: list[Tensor | None] = [None] * len(folds)
     scores: list[Tensor] = []  # ln p of the labels by a correction that was fitted on the other folds
-    with progress("choosing the shrinkage", len(penalties) * FOLDS) as tick:
+    with progress("choosing the shrinkage", len(penalties) * len(folds)) as tick:
         for penalty in penalties:
-            score = []
-            for k, (start, end) in enumerate(bounds):
-                others = [(tempered[:start], labels[:start]), (tempered[end:], labels[end:])]
-                found[k] = fitted = fit_correction(others, penalty, found[k])
-                score.append(corrected(tempered[start:end], fitted).gather(1, labels[start:end, None])[:, 0])
+            score = torch.zeros(len(order), dtype=torch.float64)
+            for k, fold in enumerate(folds):
+                others = torch.cat([torch.arange(fold[0]), torch.arange(fold[-1] + 1, len(order))])
+                found[k] = fitted = fit_correction(u[others], labels[others], penalty, found[k])
+                score[fold] = corrected(u[fold], fitted).gather(1, labels[fold, None])[:, 0].double()
                 tick(1)
-            scores.append(torch.cat(score).double())
-            if scores[-1].sum() < max(score.sum() for score in scores):
+            scores.append(score)
+            if score.sum() < max(score.sum() for score in scores):
                 break  # weaker ones will not be better
     leads = [max(scores, key=lambda score: float(score.sum())) - score for score in scores]
     near = [not lead.sum() > math.sqrt(len(lead)) * lead.std(correction=0) for lead in leads]
     return penalties[: near.index(True) + 1]
 
 
-def follow_path(temperature: float, items: Items, penalties: Sequence[Tensor]) -> LinearScaling:
+def follow_path(temperature: float, u: Tensor, labels: Tensor, penalties: Sequence[Tensor]) -> LinearScaling:
     """The calibrator under the last penalty, in float32; each penalty starts where the one before it ended."""
     found = None
     for penalty in penalties:
-        found = fit_correction([items], penalty, found, TOLERANCE if penalty is penalties[-1] else ROUGH_TOLERANCE)
+        found = fit_correction(u, labels, penalty, found, TOLERANCE if penalty is penalties[-1] else ROUGH_TOLERANCE)
     assert found is not None
     return LinearScaling(temperature, found[:, :-1].squeeze(1).float(), found[:, -1].float())
 
 
 def fit_correction(
-    parts: Sequence[Items], penalty: Tensor, start: Tensor | None = None, tolerance: float = ROUGH_TOLERANCE
+    u: Tensor, labels: Tensor, penalty: Tensor, start: Tensor | None = None, tolerance: float = ROUGH_TOLERANCE
 ) -> Tensor:
-    """The correction of largest penalised log-likelihood for the items; 0 where the penalty is infinite.
+    """The correction of largest penalised log-likelihood; 0 for an infinite penalty, and for a class without items.
 
-    A class without items keeps 0, too. This is an exponential family: the gradient is the observed minus the expected
-    sums. L-BFGS sees w and b in units of their standard errors and without their correlation.
+    This is an exponential family: the gradient is the observed minus the expected sums. L-BFGS sees w and b in units of
+    their standard errors and without their correlation, which halves its steps.
     """
-    counts = torch.cat([labels for _, labels in parts]).bincount(minlength=len(penalty))
-    ridge = penalty.double().masked_fill((counts == 0)[:, None], math.inf)
-    free = ridge.isfinite()
+    free = penalty.isfinite() & (labels.bincount(minlength=len(penalty)) > 0)[:, None]
+    ridge = penalty.double().masked_fill(~free, 0.0)
     found = torch.zeros_like(ridge) if start is None else start.masked_fill(~free, 0.0)
     if not bool(free.any()):
         return found
     observed, crossed, curvature = torch.zeros_like(ridge), torch.zeros_like(ridge), 2 * ridge
-    ridge = ridge.masked_fill(~free, 0.0)
-    for x, p, _, labels in _chunks(parts, found):
-        observed += _sums(torch.nn.functional.one_hot(labels, len(ridge)).to(x), x, ridge)
+    for x, p, _, of in _chunks(u, labels, found):
+        observed += _sums(torch.nn.functional.one_hot(of, len(ridge)).to(x), x, ridge)
         crossed += _sums(p * (1 - p), x, ridge)
         curvature += _sums(p * (1 - p), x.square(), ridge)
-    center = crossed[:, :-1] / curvature[:, -1:]  # b + w center is not correlated with w, near the start
+    center = (crossed[:, :-1] / curvature[:, -1:]).nan_to_num()  # b + w center is not correlated with w at the start
     curvature[:, :-1] -= center * crossed[:, :-1]
     scale = curvature[free].rsqrt()
 
@@ -145,7 +139,7 @@ def fit_correction(
     def loss(variables: Any) -> tuple[float, Any]:
         correction, expected = correction_of(variables), torch.zeros_like(ridge)
         total = float((ridge * correction.square() - observed * correction).sum())
-        for x, p, normalizers, _ in _chunks(parts, correction):
+        for x, p, normalizers, _ in _chunks(u, labels, correction):
             total += float(normalizers.sum())
             expected += _sums(p, x, ridge)
         gradient = expected - observed + 2 * ridge * correction
@@ -158,17 +152,15 @@ def fit_correction(
     return correction_of(solved.x)
 
 
-def _chunks(parts: Sequence[Items], correction: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
+def _chunks(u: Tensor, labels: Tensor, correction: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
     """x, corrected probabilities, the logarithms of their normalizers, and labels, of a few items at a time."""
     length = max(1, CHUNK_NUMBERS // len(correction))
-    for part in parts:
-        for u, labels in zip(*(torch.split(column, length) for column in part), strict=True):
-            x = u.clamp(min=FLOOR)
-            logits = _product(x, correction.to(u)).add_(u)
-            top = logits.amax(dim=1, keepdim=True)
-            powers = logits.sub_(top).exp_()
-            total = powers.sum(dim=1, keepdim=True)
-            yield x, powers.div_(total), top + total.log(), labels
+    for some, of in zip(u.split(length), labels.split(length), strict=True):
+        x = some.clamp(min=FLOOR)
+        logits = _product(x, correction.to(some)).add_(some)
+        top = logits.amax(dim=1, keepdim=True)
+        total = logits.sub_(top).exp_().sum(dim=1, keepdim=True)
+        yield x, logits.div_(total), top + total.log(), of
 
 
 def _product(x: Tensor, correction: Tensor) -> Tensor:

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from typing import Any, cast
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -21,7 +20,6 @@ from peppermill.passes import Request, run_members
 from peppermill.plumbing.warnings import warn_user
 from peppermill.tuning.golden import evaluate_pass
 from peppermill.tuning.result import SigmaSearch
-from peppermill.types import Likelihood
 
 MAX_BYTES = 2**30  # of the log-probabilities of all members in the pool
 
@@ -38,18 +36,26 @@ def tune_pool(request: Request, found: SigmaSearch, pool: int) -> tuple[Request,
         raise ValueError(f"`pool={pool}` chooses among members that see the same inputs: leave `views` out.")
     if sigma == 0:
         return request, found
-    everyone = replace(perturbation, size=pool, noise=replace(perturbation.noise, draws=()))
-    kept = cast(Likelihood, _EveryMember(request.likelihood, pool * found.items)) if found.joint else request.likelihood
-    members = run_members(replace(request, perturbation=everyone, likelihood=kept), sigma)
-    rows = members.averaged.transpose(0, 1) if found.joint else members.member_log_likelihoods[:, :, None]
+    found_by_draw = []
+    for draw in range(pool):
+        alone = replace(perturbation, size=1, noise=replace(perturbation.noise, draws=(draw,)))
+        members = run_members(replace(request, perturbation=alone), sigma)
+        size = 4 * pool * found.items * members.averaged.shape[1]
+        if found.joint and size > MAX_BYTES:
+            raise ValueError(
+                f"`pool` needs the log-probabilities of all its members, {size / 2**30:.1f} GiB here and at most "
+                f"{MAX_BYTES / 2**30:.0f}: use a smaller pool or fewer validation items."
+            )
+        averaged = members.averaged.float() if found.joint else members.member_log_likelihoods.T
+        found_by_draw.append((members.member_log_likelihoods[0], averaged))
+    log_likelihoods, rows = map(torch.stack, zip(*found_by_draw, strict=True))
     labels = members.labels if found.joint else torch.zeros_like(members.labels, dtype=torch.long)
     gain = cross_fitted_gain(rows, labels, perturbation.size, members.examples)
     if gain > 0:
-        draws = choose_members(rows, labels, perturbation.size)
-        chosen = list(draws)
-        averaged = ensemble_log_likelihoods(rows[chosen]) if found.joint else members.averaged
+        chosen = list(draws := choose_members(rows, labels, perturbation.size))
+        averaged = ensemble_log_likelihoods(rows[chosen]).double()
         of_chosen = replace(
-            members, member_log_likelihoods=members.member_log_likelihoods[chosen], averaged=averaged.double()
+            members, member_log_likelihoods=log_likelihoods[chosen], averaged=averaged, different=len(chosen)
         )
         others = tuple(e for e in found.evaluations if e.sigma != sigma)
         found = replace(found, evaluations=(*others, evaluate_pass(of_chosen, found.joint)))
@@ -111,27 +117,3 @@ def _best_temperature(averaged: Tensor, labels: Tensor) -> float:
 
 def _log_likelihood(averaged: Tensor, labels: Tensor, temperature: float) -> float:
     return float(temper(averaged, temperature).gather(1, labels[:, None]).double().sum())
-
-
-@dataclass(frozen=True)
-class _EveryMember:
-    """A likelihood that keeps the predictions of all members, [N, m, K], in place of their average."""
-
-    likelihood: Likelihood
-    numbers: int  # of members times items
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.likelihood, name)
-
-    def accumulate(self, total: Tensor | None, predictions: Tensor) -> Tensor:
-        size = 4 * self.numbers * predictions.shape[1]
-        if size > MAX_BYTES:
-            raise ValueError(
-                f"`pool` needs the log-probabilities of all its members, {size / 2**30:.1f} GiB here and at most "
-                f"{MAX_BYTES / 2**30:.0f}: use a smaller pool or fewer validation items."
-            )
-        added = predictions.float().unsqueeze(1)
-        return added if total is None else torch.cat([total, added], dim=1)
-
-    def average(self, total: Tensor, size: int) -> Tensor:
-        return total

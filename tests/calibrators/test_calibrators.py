@@ -179,21 +179,12 @@ def test_the_correction_is_where_the_gradient_vanishes_from_any_start(columns, s
     start = torch.randn(4, columns, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) / 4
     loss = penalised_loss(log_probs, labels, ridge)
     for first in (None, start):
-        found = fit_correction([(log_probs, labels)], ridge, first, 1e-14).requires_grad_()
+        found = fit_correction(log_probs, labels, ridge, first, 1e-14).requires_grad_()
         [gradient] = torch.autograd.grad(loss(found), found)
         assert float(gradient.abs().max()) < 0.1  # one more item would change it by about 1
         theirs = minimize(lambda flat: float(loss(flat)), start.flatten().numpy(), method="BFGS")
         assert float(loss(found.detach())) == pytest.approx(theirs.fun, rel=1e-7)
         torch.testing.assert_close(found.detach().flatten(), torch.from_numpy(theirs.x), rtol=0, atol=2e-3)
-
-
-def test_parts_of_the_items_are_the_items():
-    log_probs, labels = distorted(70, 3)
-    ridge = torch.full((3, 2), 2.0)
-    halves = [(log_probs[:20], labels[:20]), (log_probs[20:20], labels[20:20]), (log_probs[20:], labels[20:])]
-    torch.testing.assert_close(
-        fit_correction(halves, ridge, None, 1e-14), fit_correction([(log_probs, labels)], ridge, None, 1e-14)
-    )
 
 
 @pytest.mark.parametrize(("classes", "columns"), [(2, 2), (4, 5)])
@@ -202,7 +193,7 @@ def test_without_a_ridge_it_is_the_logistic_regression_of_scikit_learn(classes, 
     linear_model = pytest.importorskip("sklearn.linear_model")
     log_probs, labels = distorted(2000, classes)
     theirs = linear_model.LogisticRegression(C=1e6, tol=1e-8, max_iter=3000).fit(log_probs.numpy(), labels.numpy())
-    correction = fit_correction([(log_probs, labels)], torch.full((classes, columns), 1e-7), None, 1e-14)
+    correction = fit_correction(log_probs, labels, torch.full((classes, columns), 1e-7), None, 1e-14)
     found = corrected(log_probs, correction).exp()
     torch.testing.assert_close(found, torch.from_numpy(theirs.predict_proba(log_probs.numpy())), rtol=0, atol=2e-3)
 
@@ -224,7 +215,7 @@ def test_probmetrics_finds_the_same_at_its_own_strength(name):
     ridge = torch.full((4, 2), 4.0)
     if name == "matrix":
         ridge = torch.where(torch.eye(4, 5).bool() | (torch.arange(5) == 4), 4.0, 12.0)
-    correction = fit_correction([(temper(log_probs, temperature), labels)], ridge, None, 1e-14)
+    correction = fit_correction(temper(log_probs, temperature), labels, ridge, None, 1e-14)
     torch.testing.assert_close(corrected(temper(other, temperature), correction).exp(), expected, rtol=0, atol=0.01)
     chosen = fit_calibrator_on(name, log_probs, labels, CATEGORICAL)
     assert nll(chosen, other, other_labels) < nll(lambda _: expected.log(), other, other_labels) + 0.002

@@ -88,7 +88,7 @@ def test_a_wrapper_costs_what_it_wraps(trained):
         predictor = pep
 
     assert forward_passes(Wrapper()) == 4
-    assert forward_passes(pm.TestTimeAugmentation(torch.nn.Identity())) == 2
+    assert forward_passes(pm.TestTimeAugmentation(torch.nn.Linear(2, 2).eval())) == 2
     assert forward_passes(pm.McDropout(torch.nn.Dropout(), 7)) == 7
     assert forward_passes(pm.fit_temperature(lambda x: x[:, :3], data)) == 1
     assert fitted(pm.fit_temperature(pep, data))["sigma"] == pep.sigma
