@@ -106,20 +106,19 @@ def fingerprint(model: nn.Module) -> Fingerprint:
 
 def difference(saved: Fingerprint, found: Fingerprint) -> str:
     """The difference in words, empty if there is none."""
-    if (saved.tensors, saved.numbers) != (found.tensors, found.numbers):
-        return (
-            f"it has {found.tensors} arrays with {found.numbers:,} numbers, the saved one has {saved.tensors} with "
-            f"{saved.numbers:,}: another architecture"
-        )
-    if saved.architecture != found.architecture:
-        return "its arrays have other names or shapes: another architecture"
-    if saved.types != found.types:
-        return f"its numbers are {found.types}, the saved one's are {saved.types}: convert it first"
-    if saved.parameters != found.parameters:
-        return "its parameters have other values: it was trained further, or from another seed"
-    if saved.buffers != found.buffers:
-        return "its parameters are the same, but its buffers (batch-norm statistics, say) have other values"
-    return ""
+    counts = (
+        f"it has {found.tensors} arrays with {found.numbers:,} numbers, the saved one has {saved.tensors} with "
+        f"{saved.numbers:,}: another architecture"
+    )
+    words = {
+        "tensors": counts,
+        "numbers": counts,
+        "architecture": "its arrays have other names or shapes: another architecture",
+        "types": f"its numbers are {found.types}, the saved one's are {saved.types}: convert it first",
+        "parameters": "its parameters have other values: it was trained further, or from another seed",
+        "buffers": "its parameters are the same, but its buffers (batch-norm statistics, say) have other values",
+    }
+    return next((text for name, text in words.items() if getattr(saved, name) != getattr(found, name)), "")
 
 
 def versions() -> dict[str, str]:
@@ -137,10 +136,9 @@ def write_recipe(recipe: Recipe, path: str | Path, names: list[str]) -> None:
     Arrays that do not fit, of vector scaling for many classes, say, go to one safetensors file beside it.
     """
     path, evaluations = Path(path), list(recipe.search.evaluations)
-    arrays = {f"calibrator.{name}": value for name, value in recipe.calibrator.arrays().items()}
-    if recipe.one_pass:
-        arrays |= {f"one_pass.{name}": value for name, value in recipe.one_pass.arrays().items()}
-    arrays |= {f"scale.{name}": torch.tensor(factors) for name, factors in recipe.noise.scales}
+    arrays = {f"scale.{name}": torch.tensor(factors) for name, factors in recipe.noise.scales}
+    for kind, calibrator in (("calibrator", recipe.calibrator), ("one_pass", recipe.one_pass)):
+        arrays |= {f"{kind}.{name}": value for name, value in (calibrator.arrays() if calibrator else {}).items()}
     inline: dict[str, Any] = {"arrays": {name: _digits(value.tolist(), 9) for name, value in arrays.items()}}
     inline = inline if arrays else {}
     if len(_text(recipe, names, evaluations[:2], inline)) > MAX_FILE_BYTES and arrays:
@@ -161,8 +159,11 @@ def write_recipe(recipe: Recipe, path: str | Path, names: list[str]) -> None:
 
 
 def read_recipe(path: str | Path, model: nn.Module) -> Recipe:
-    """The recipe in a file; its selection is read by the names of this network's parameters."""
+    """The recipe in a file, for the network on which it was fitted; any other network is refused."""
     content = read_content(path)
+    changed = difference(Fingerprint(**content["fingerprint"]), fingerprint(model))
+    if changed:
+        raise ValueError(f"{path} was fitted on another network: this {type(model).__name__} differs, {changed}.")
     for name in content["views"]:
         if name not in VIEWS:
             raise ValueError(f"{path} has the view {name!r}: add its row to `peppermill.views.VIEWS` before loading.")
@@ -170,11 +171,6 @@ def read_recipe(path: str | Path, model: nn.Module) -> Recipe:
         return _recipe(content, parameters.names(model))
     except (KeyError, TypeError, IndexError, AttributeError, ValueError, OverflowError) as error:
         raise _damaged(path, f"{type(error).__name__}: {error}") from error
-
-
-def read_fingerprint(path: str | Path) -> Fingerprint:
-    """The fingerprint of the network for which a file was written."""
-    return Fingerprint(**read_content(path)["fingerprint"])
 
 
 def read_content(path: str | Path) -> dict[str, Any]:
