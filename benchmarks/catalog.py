@@ -15,6 +15,7 @@ BENCHMARKS: dict[str, dict[str, tuple[str, ...]]] = {
     "replays": {"cpu": ("demo",)},
     "calibrators": {"cpu": ()},
     "validation_items": {"cpu": ()},
+    "race": {"cpu": ()},
     "peers": {"cpu": (), "cuda": ("--device", "cuda")},
     "deployment": {"cpu": ()},
     "processes": {"cpu": ()},

@@ -2,8 +2,9 @@
 
 `tuning.py` has one network of each kind and one set of items, and a search may be lucky. Here `fit` runs on a hundred
 random draws of the validation items, and each time misses some share of the PEP effect on its items. The effect is
-known from sixteen passes of the members over all items, between which the gain of the drawn items is interpolated.
-Needs PEPPERMILL_DATA for all networks but the demo's.
+known from sixteen passes of the members over all items, between which the gain of the drawn items is interpolated. With
+`--over-t` sigma and T are searched together, and what is missed is a share of the gain over the best T alone. Needs
+PEPPERMILL_DATA for all networks but the demo's.
 """
 
 from __future__ import annotations
@@ -11,20 +12,21 @@ from __future__ import annotations
 import argparse
 import json
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from scipy.interpolate import CubicSpline
-from torch import Tensor
+from torch import Tensor, nn
 
 import peppermill as pm
 from benchmarks.timing import RESULTS, table_section, where, write_result
-from benchmarks.trained import Trained, table2
+from benchmarks.trained import Trained, resnet, table2
 from benchmarks.tuning import BATCH, SIZE, TITLES
 
 GRID = np.geomspace(0.1, 4.0, 16)  # in units of sigma*
+OVER_T_GRID = np.geomspace(0.05, 1.5, 12)  # likewise; with T the best sigma is smaller
 DRAWS, COUNTS = 100, (2_500, 1_000)
 TOLERATED_SHARE = 0.01  # of the effect
 
@@ -33,6 +35,7 @@ NETWORKS: dict[str, Callable[[], Trained]] = {
     "mnist-mlp": lambda: table2("mnist-mlp"),
     "cifar10": lambda: table2("cifar10"),
     "cifar100": lambda: table2("cifar100"),
+    "resnet20": lambda: resnet(20, images=2_000),
 }
 
 
@@ -60,6 +63,37 @@ def measure(name: str, draws: int) -> dict[str, Any]:
     return {"items": len(labels), "draws": rows}
 
 
+def measure_over_t(name: str, draws: int, counts: Sequence[int]) -> dict[str, Any]:
+    """For some random draws: the gain of the best sigma and T over the best T, what of it is missed, and the passes."""
+    network, (inputs, labels) = NETWORKS[name]()
+    pep = pm.fit(network, (inputs, labels), size=SIZE, batch_size=BATCH)
+    sigmas = pep.sigma * OVER_T_GRID
+    log_probs = [pm.predict(network, (inputs, labels)).log_probs]
+    log_probs += [pm.predict(pep.with_sigma(sigma), (inputs, labels)).log_probs for sigma in sigmas]
+    rows = {}
+    for count in counts:
+        generator, gains, missed, passes = torch.Generator().manual_seed(count), [], [], []
+        for _ in range(draws):
+            items = torch.randperm(len(labels), generator=generator)[:count]
+            alone, *profile = [with_best_temperature(one[items], labels[items]) for one in log_probs]
+            drawn = inputs[items], labels[items]
+            found = pm.fit(network, drawn, size=SIZE, batch_size=BATCH, temperature=True).search
+            gain = found.best.tempered_log_likelihood - found.baseline.tempered_log_likelihood
+            best = max(gain, count * largest_gain(sigmas, torch.tensor(profile) - alone))
+            gains.append(best)
+            missed.append(best - gain)
+            passes.append((found.passes or 0.0) / SIZE)
+            print(name, count, f"{gains[-1]:.2f} nats over T, {missed[-1]:.2f} missed", flush=True)
+        rows[str(count)] = {"gains": gains, "missed": missed, "passes": passes}
+    return rows
+
+
+def with_best_temperature(log_probs: Tensor, labels: Tensor) -> float:
+    """The mean log-likelihood of log-probabilities [N, K] with the T that suits them best."""
+    data = log_probs, labels
+    return float(pm.predict(pm.fit_temperature(nn.Identity().eval(), data), data).log_likelihoods.mean())
+
+
 def largest_gain(sigmas: np.ndarray, gains: Tensor) -> float:
     """The top of the curve: gain / sigma^2 is smooth along ln sigma."""
     spline = CubicSpline(np.log(sigmas), gains.numpy() / sigmas**2)
@@ -71,13 +105,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", default=list(NETWORKS), help="networks; others keep their results")
     parser.add_argument("--draws", type=int, default=DRAWS)
+    parser.add_argument("--counts", type=int, nargs="+", default=COUNTS, help="items of a draw, with --over-t")
+    parser.add_argument("--over-t", action="store_true", help="search sigma and T together; the rest is kept")
     asked = parser.parse_args()
     warnings.simplefilter("ignore", pm.PepWarning)
     path = RESULTS / "replays.json"
     for name in asked.names:
-        row = measure(name, asked.draws)
-        known = json.loads(path.read_text())["networks"] if path.exists() else {}
-        write_result("replays", {"size": SIZE, "networks": known | {name: row}})
+        row = measure_over_t(name, asked.draws, asked.counts) if asked.over_t else measure(name, asked.draws)
+        known = json.loads(path.read_text()) if path.exists() else {"networks": {}}
+        part = "over_t" if asked.over_t else "networks"
+        known[part] = known.get(part, {}) | {name: row}
+        write_result("replays", {key: known.get(key, {}) for key in ("networks", "over_t")} | {"size": SIZE})
 
 
 def section(found: dict[str, Any]) -> str:
@@ -86,11 +124,24 @@ def section(found: dict[str, Any]) -> str:
         over = f"**{sum(one > TOLERATED_SHARE for one in missed)} of {len(missed)}**"
         return TITLES[name], f"{int(count):,} of {items:,}", *shares, over, f"{max(passes):.1f}"
 
+    def over_t(name: str, count: str, gains: list[float], missed: list[float], passes: list[float]) -> str:
+        return (
+            f"{TITLES[name]}, {int(count):,} items, {len(gains)} draws: {np.mean(gains):.2f} nats over T, "
+            f"{100 * sum(missed) / sum(gains):.1f} % missed, at most {max(missed):.2f} nats, {max(passes):.1f} passes"
+        )
+
+    joint = [
+        over_t(name, count, **draws)
+        for name, rows in found.get("over_t", {}).items()
+        for count, draws in rows.items()
+        if sum(draws["gains"]) > 0
+    ]
     return table_section(
         "Finding sigma on other items",
         f"The same search on random draws of a network's validation items: what it misses of the effect on those items "
         f"(known from {len(GRID)} sigmas and interpolated), and its passes of all m = {found['size']} members. A "
-        "sample can mislead: rarely on 2,500 items, more often on 1,000. "
+        "sample can mislead: rarely on 2,500 items, more often on 1,000. With sigma and T searched together, what is "
+        f"missed of the mean gain over the best T alone: {'; '.join(joint) or 'not measured'}. "
         f"`python -m benchmarks.replays`; {where(found)}.",
         ("network", "items drawn", "missed: median", "95 % of draws", "worst", "over 1 %", "most passes"),
         [

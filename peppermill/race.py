@@ -2,8 +2,8 @@
 
 A candidate is some members (the network alone, views of the inputs, noise of one size, noise by layer) followed by a
 calibrator. Its score is the cross-fitted log-likelihood: every item is judged by a calibrator that has not seen it, and
-by layer scales that have not seen it. The winner has the fewest passes, then the fewest fitted numbers, among those
-within one standard error (paired, by example) of the best.
+by layer scales that have not seen it. The winner has the fewest passes of all within one standard error (paired, by
+example) of the best; at equal passes, the largest likelihood.
 """
 
 from __future__ import annotations
@@ -11,15 +11,18 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import dataclass, replace
+from inspect import signature
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from peppermill.calibrators import CALIBRATORS, cross_fitted, fit_calibrator_on
+from peppermill.calibrators.temperature import TEMPERATURE_LIMITS, best_temperature
 from peppermill.data import MEMORY_BYTES, Batches
 from peppermill.engines import Engine
 from peppermill.ensemble import PepEnsemble
+from peppermill.fitting import fit
 from peppermill.noise import Noise
 from peppermill.parameters import Selection
 from peppermill.passes import MemberPass
@@ -90,10 +93,6 @@ class _Entry:
         return _name(self.pep, self.calibrator)
 
     @property
-    def cost(self) -> tuple[int, int]:
-        return self.pep.passes, self.parameters
-
-    @property
     def value(self) -> float:
         return float(self.log_likelihoods.mean())
 
@@ -129,6 +128,8 @@ class _Course:
             gaps = {e.calibrator: self.difference(e, rival) for e in alone if rival}
             lost = [name for name, (mean, error) in gaps.items() if mean > 2 * error]
             suitable = [name for name in suitable if name == "temperature" or name not in lost]
+            if suitable and best_temperature(judged, found.labels)[0] <= 1.01 * TEMPERATURE_LIMITS[0]:
+                suitable = []  # nearly all items are right: a T that low makes every later mistake with certainty
             calibrators = (*((NOTHING,) if pep.passes == 1 or not suitable else ()), *suitable)
         own = (pep.sigma > 0) + len(pep.recipe.noise.scales)
         for name in calibrators:
@@ -164,22 +165,21 @@ class _Course:
 
     def best(self, most_passes: float = math.inf) -> _Entry:
         """The entry with the largest likelihood among those with at most this many passes."""
-        return max((e for e in self.entries if e.pep.passes <= most_passes), key=lambda e: e.value)
+        return max((e for e in self.entries if e.pep.passes <= most_passes), key=lambda e: (e.value, -e.parameters))
 
     def difference(self, entry: _Entry, other: _Entry) -> tuple[float, float]:
         """The mean difference of the NLL, and its standard error over examples."""
         return _mean_and_error(other.log_likelihoods - entry.log_likelihoods, self.examples)
 
     def pays(self, entry: _Entry, rival: _Entry) -> bool:
-        """Whether an entry beats a cheaper one by more than a standard error."""
+        """Whether an entry beats another one by more than a standard error."""
         mean, error = self.difference(entry, rival)
-        return entry.cost > rival.cost and -mean > error
+        return -mean > error
 
     def finish(self) -> PepEnsemble:
         """The choice, its calibrator fitted on all items, with the table of the race."""
         best = self.best()
-        close = [e for e in self.entries if e is best or not self.pays(best, e)]
-        choice = min(close, key=lambda e: (e.cost, -e.value))
+        choice = self.best(min(e.pep.passes for e in self.entries if e is best or not self.pays(best, e)))
         pep, rival = self._calibrated(choice), self.best(most_passes=1)
         if pep.passes > 1 and rival.calibrator != NOTHING:
             pep = _changed(pep, one_pass=self._calibrated(rival).calibrator)
@@ -228,14 +228,22 @@ class _Course:
         return scales
 
 
-def unless_passes_pay(pep: PepEnsemble, rival: PepEnsemble, data: Data | Batches) -> PepEnsemble:
-    """The rule of the race for two: the rival, unless the ensemble beats it by more than a standard error."""
-    if pep.passes == 1:
+def fit_or_calibrate(
+    model: nn.Module, validation: Data, size: int = 10, temperature: bool = True, **options: Any
+) -> PepEnsemble:
+    """What `PepClassifier` and `PepCallback` do: `calibrate`, or `fit` if an option is one of `fit` alone.
+
+    The rule of the race holds then, too: one pass wins unless the members beat it by more than a standard error.
+    """
+    if temperature and options.keys() <= signature(calibrate).parameters.keys():
+        return calibrate(model, validation, size, **options)
+    pep = fit(model, validation, size=size, temperature=temperature, **options)
+    if pep.one_pass is None or pep.passes == 1:
         return pep
-    one, other = pep.predict_items(data), rival.predict_items(data)
+    one, other = pep.predict_items(validation), pep.one_pass.predict_items(validation)
     examples = torch.arange(len(one.labels)) if one.examples is None else one.examples.cpu()
     mean, error = _mean_and_error((one.log_likelihoods - other.log_likelihoods).cpu(), examples)
-    return pep if mean > error else rival
+    return pep if mean > error else pep.one_pass
 
 
 def _mean_and_error(differences: Tensor, examples: Tensor) -> tuple[float, float]:

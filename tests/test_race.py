@@ -101,6 +101,38 @@ def test_the_choice_is_the_cheapest_within_a_standard_error_of_the_best():
             assert candidate.nll > best.nll
 
 
+class TwoInputs(nn.Module):
+    """An array of weights for each half of the input."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(5, 3, bias=False), nn.Linear(5, 3, bias=False)
+
+    def forward(self, x):
+        return self.first(x[:, :5]) + self.second(x[:, 5:])
+
+
+def test_noise_by_layer_is_judged_on_items_that_had_no_part_in_it():
+    """Every second example uses one array and suffers from noise, the others use the other one and need it.
+
+    So neither half of the examples can find the noise that the other half needs, and noise by layer is not better than
+    temperature scaling; judged by the scales that they found themselves, both halves would gain.
+    """
+    torch.manual_seed(0)
+    model = TwoInputs().eval()
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.mul_(8)
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(800, 10, generator=generator)
+    inputs[::2, 5:] = inputs[1::2, :5] = 0
+    truth = pm.PepEnsemble.at_sigma(model, 4.0, size=50, parameters="second.weight", noise=pm.Noise(seed=9))
+    labels = torch.multinomial(truth.predict_proba(inputs), 1, generator=generator)[:, 0]
+    labels[::2] = model(inputs[::2]).argmax(dim=1)
+    found = {c.name: c.nll for c in pm.calibrate(model, (inputs, labels), passes=4).race.candidates}
+    assert found["4 members by layer, temperature scaling"] > found["temperature scaling"] + 0.005
+
+
 def test_views_compete_only_if_they_are_named():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 3)).eval()

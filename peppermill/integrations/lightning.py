@@ -1,4 +1,4 @@
-"""A Lightning callback: when training ends, it finds sigma and T on the validation data of the trainer.
+"""A Lightning callback: when training ends, it calibrates the network on the validation data of the trainer.
 
 Works with `lightning` and with `pytorch_lightning`, whose callbacks have the same hooks.
 """
@@ -30,7 +30,7 @@ from peppermill.plumbing.nested import map_tensors
 from peppermill.plumbing.optional import importing
 from peppermill.plumbing.warnings import PepWarning
 from peppermill.predictions import Predictions, predict
-from peppermill.race import unless_passes_pay
+from peppermill.race import fit_or_calibrate
 from peppermill.tuning.golden import Golden
 
 SPLIT_WEIGHTS = ("FSDPStrategy", "DeepSpeedStrategy", "ModelParallelStrategy")
@@ -49,9 +49,9 @@ def _callback_class() -> Any:
 
 
 class PepCallback(_callback_class()):  # type: ignore[misc]
-    """At the end of `trainer.fit`, fit PEP on the trainer's validation data: then `callback.pep` is the ensemble.
+    """At the end of `trainer.fit`, calibrate on the trainer's validation data: then `callback.pep` is the ensemble.
 
-    It runs once and not after every validation, because it costs up to seven passes of m members and only the last
+    It runs once and not after every validation, because it costs up to 25 passes of m members and only the last
     weights are used. For the weights of another checkpoint call `trainer.validate(module, ckpt_path="best")`; the
     ensemble is then one of that checkpoint. The LightningModule and its mode are not changed.
 
@@ -60,8 +60,10 @@ class PepCallback(_callback_class()):  # type: ignore[misc]
     - `path`: where the ensemble is saved; by default pep.json beside the checkpoints.
     - `dataloader`: the number of one of several validation loaders; by default all of them, one after another.
     - `batch`: a function that makes (inputs, labels) from a batch of another form.
-    - `temperature` and all others: as in `pm.fit`. With a temperature, as in `pm.calibrate`, one pass without noise
-      wins unless the members are better by more than a standard error.
+    - `size` is the most passes that a prediction may cost; `parameters`, `noise`, `likelihood`, `views`, `engine`: as
+      in `pm.calibrate`, which chooses calibrator and members. Any other option is one of `pm.fit`, which takes the
+      place of the race; with a temperature, one pass still wins unless the members are better by more than a standard
+      error.
 
     `callback.metrics`, also sent to the loggers, holds sigma, temperature, and the NLL and ECE on the validation data
     before and after.
@@ -123,9 +125,8 @@ class PepCallback(_callback_class()):  # type: ignore[misc]
         network = self._part(pl_module)
         with _evaluating(pl_module):
             data = self._data(trainer, network)
-            pep = fit(network, data, **self.options)
-            pep = unless_passes_pay(pep, pep.one_pass, data) if pep.one_pass else pep
-            recipe = trainer.strategy.broadcast(pep.recipe)  # the same in every process
+            recipe = fit_or_calibrate(network, data, **self.options).recipe  # type: ignore[arg-type]
+            recipe = trainer.strategy.broadcast(recipe)  # the same in every process
             self.pep = PepEnsemble(network, recipe)
             before, after = predict(network, data, likelihood=recipe.likelihood), self.pep.predict_items(data)
         self.metrics = {"pep/sigma": recipe.sigma, "pep/temperature": self.pep.temperature}

@@ -1,11 +1,10 @@
-"""A scikit-learn classifier around a trained network: `fit` tunes sigma and T, and the network is not changed.
+"""A scikit-learn classifier around a trained network: `fit` calibrates it, and the network is not changed.
 
 Only this file maps labels of any type to the network's outputs and back.
 """
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,16 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from peppermill.calibrators.temperature import at_limit
-from peppermill.data import Batches
-from peppermill.fitting import fit
 from peppermill.noise import Noise
 from peppermill.parameters import Selection
 from peppermill.plumbing.nested import output_tensor
 from peppermill.plumbing.networks import device_of, dtype_of, refuse_training_mode
 from peppermill.plumbing.warnings import PepWarning
 from peppermill.predictions import predict_unlabelled
-from peppermill.race import unless_passes_pay
+from peppermill.race import fit_or_calibrate
 from peppermill.tuning import search_named
 
 try:
@@ -34,22 +30,19 @@ except ImportError as error:
         f'PepClassifier needs scikit-learn 1.6 or newer ({error}): `pip install "peppermill[sklearn]"`.'
     ) from error
 
-MIN_GAIN_OF_TEMPERATURE = (
-    1.92  # likelihood-ratio test at 5 %: half the 95 % point of chi-square with one degree of freedom
-)
-
 
 class PepClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """A trained network as a scikit-learn classifier with honest probabilities.
 
     - `model`: the network, in evaluation mode, that gives logits [batch, classes]; or one logit for the second of two
-      classes. `fit(X, y)` tunes sigma and T on (X, y), which must not be the data that the network was trained on.
+      classes. `fit(X, y)` calibrates it on (X, y), which must not be the data that the network was trained on.
     - `classes`: the labels in the order of the network's outputs. Without it they are the labels in y, sorted, and
       their number must be that of the network's outputs.
-    - `parameters`, `size`, `noise`, `antithetic`, `seed`, `lower`, `upper`, `iterations`, `search`, `temperature`,
-      `batch_size`: as in `pm.fit`. `temperature` is on by default, and T is kept if a likelihood-ratio test at 5 % says
-      that it helps: scikit-learn's data sets are small, and a T from thirty items does harm. Then, as in
-      `pm.calibrate`, one pass without noise wins unless the members are better by more than a standard error.
+    - `parameters`, `noise`, `antithetic`, `seed`, `batch_size`: as in `pm.calibrate`, which chooses calibrator and
+      members; `size` is the most passes that a prediction may cost.
+    - `search`, `lower`, `upper`, `iterations`, `temperature=False`: as in `pm.fit`, which takes the place of the race
+      if one of them is given. With a temperature, one pass without noise still wins unless the members are better by
+      more than a standard error.
 
     After `fit`: `pep_` is the `PepEnsemble` (`pep_.sigma`, `pep_.temperature`, `pep_.save`), `classes_` the labels,
     sorted, in the order of the columns of `predict_proba`.
@@ -87,7 +80,7 @@ class PepClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.seed = seed
 
     def fit(self, X: Any, y: Any) -> PepClassifier:
-        """Tune sigma, and T, on (X, y)."""
+        """Calibrate the network on (X, y)."""
         if not isinstance(self.model, nn.Module):
             raise TypeError(
                 f"`model` is {self.model if self.model is None else f'a {type(self.model).__name__}'}: give a trained "
@@ -104,28 +97,21 @@ class PepClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 f"{origin.format(len(names))}, and the network has {outputs} outputs: give `classes=[...]`, a label "
                 f"for each output in their order (if labels are output numbers, `classes=range({outputs})`)."
             )
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "the best temperature is", PepWarning)  # such a T is dropped below
-            data = inputs, torch.from_numpy(labels)
-            pep = fit(
-                self.model,
-                data,
-                parameters=self.parameters,
-                size=self.size,
-                noise=Noise(self.noise, self.antithetic, self.seed),
-                search=search_named(self.search, lower=self.lower, upper=self.upper, iterations=self.iterations),
-                temperature=self.temperature,
-                likelihood="bernoulli" if outputs == 1 else "categorical",
-                batch_size=self.batch_size,
-            )
-        # On few items, nearly all of them right, T falls towards 0, and every later mistake is made with certainty: T
-        # is dropped if it ends at a limit, or gains no more log-likelihood than chance would give it.
-        alone = pep.without_temperature()
-        gain = pep.search.best.tempered_log_likelihood - alone.search.best.log_likelihood
-        kept = pep if gain > MIN_GAIN_OF_TEMPERATURE and not at_limit(pep.temperature) else alone
-        rival = (pep.one_pass if kept is pep else None) or kept.with_sigma(0.0)
-        batches = Batches(data, self.model, batch_size=self.batch_size)
-        self.pep_ = unless_passes_pay(kept, rival, batches) if self.temperature else kept
+        options: dict[str, Any] = {}
+        if any(value is not None for value in (self.search, self.lower, self.upper, self.iterations)):
+            settings = {"lower": self.lower, "upper": self.upper, "iterations": self.iterations}
+            options["search"] = search_named(self.search, **settings)
+        self.pep_ = fit_or_calibrate(
+            self.model,
+            (inputs, torch.from_numpy(labels)),
+            self.size,
+            self.temperature,
+            parameters=self.parameters,
+            noise=Noise(self.noise, self.antithetic, self.seed),
+            likelihood="bernoulli" if outputs == 1 else "categorical",
+            batch_size=self.batch_size,
+            **options,
+        )
         self.outputs_ = np.argsort(names)  # the network's output for each of `classes_`
         self.classes_ = names[self.outputs_]
         return self
