@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 KIND = "peppermill ensemble"
 VERSION = 2
 MAX_FILE_BYTES = 4000
+SEARCH_FIELDS = ("items", "joint", "passes", "lower", "upper")
 
 #: Every field of the file that is always there, its type, and its range if it is a number.
 FIELDS: tuple[tuple[str, type, float, float], ...] = (
@@ -199,14 +200,11 @@ def read_content(path: str | Path) -> dict[str, Any]:
 
 def search_of(content: dict[str, Any]) -> SigmaSearch:
     """The search for sigma in the content of a file."""
-    search, evaluations = content["search"], []
-    for row in search["evaluations"]:
-        sigma, *values = row if len(row) == 4 else (*row, 1.0, row[1])
-        evaluations.append(
-            Evaluation(float(sigma), *(-math.inf if value is None else float(value) for value in values))
-        )
-    ends = (search["lower"], search["upper"], search["items"], search["joint"])
-    return SigmaSearch(tuple(evaluations), *ends, search.get("passes"))  # which version one did not write at first
+    search = content["search"]
+    rows = (row if len(row) == 4 else (*row, 1.0, row[1]) for row in search["evaluations"])
+    evaluations = [Evaluation(*(-math.inf if value is None else float(value) for value in row)) for row in rows]
+    # The first files of version one do not have `passes`.
+    return SigmaSearch(tuple(evaluations), **{name: search.get(name) for name in SEARCH_FIELDS})
 
 
 def race_of(content: dict[str, Any]) -> Race | None:
@@ -237,7 +235,7 @@ def _text(recipe: Recipe, names: list[str], evaluations: list[Evaluation], array
         "likelihood": {"name": recipe.likelihood.name, **recipe.likelihood.settings()},
         "selection": {"rule": recipe.rule, "arrays": len(recipe.selected), "mask": hex(mask)},
         "search": {
-            **{name: getattr(search, name) for name in ("items", "joint", "passes", "lower", "upper")},
+            **{name: getattr(search, name) for name in SEARCH_FIELDS},
             "columns": ["sigma", "log_likelihood", "temperature", "tempered_log_likelihood"],
             "evaluations": [_row(evaluation, search.joint) for evaluation in evaluations],
         },

@@ -87,7 +87,8 @@ def choose_path(u: Tensor, labels: Tensor, penalties: Sequence[Tensor]) -> Seque
         for penalty in penalties:
             score = torch.zeros(len(order), dtype=torch.float64)
             for k, fold in enumerate(folds):
-                others = torch.cat([torch.arange(fold[0]), torch.arange(fold[-1] + 1, len(order))])
+                others = torch.ones(len(order), dtype=torch.bool)
+                others[fold] = False
                 found[k] = fitted = fit_correction(u[others], labels[others], penalty, found[k])
                 score[fold] = corrected(u[fold], fitted).gather(1, labels[fold, None])[:, 0].double()
                 tick(1)
@@ -155,7 +156,7 @@ def fit_correction(
 def _chunks(u: Tensor, labels: Tensor, correction: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
     """x, corrected probabilities, the logarithms of their normalizers, and labels, of a few items at a time."""
     length = max(1, CHUNK_NUMBERS // len(correction))
-    for some, of in zip(u.split(length), labels.split(length), strict=True):
+    for some, of in zip(torch.split(u, length), torch.split(labels, length), strict=True):
         x = some.clamp(min=FLOOR)
         logits = _product(x, correction.to(some)).add_(some)
         top = logits.amax(dim=1, keepdim=True)

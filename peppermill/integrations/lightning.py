@@ -125,7 +125,7 @@ class PepCallback(_callback_class()):  # type: ignore[misc]
         network = self._part(pl_module)
         with _evaluating(pl_module):
             data = self._data(trainer, network)
-            recipe = fit_or_calibrate(network, data, **self.options).recipe  # type: ignore[arg-type]
+            recipe = fit_or_calibrate(network, data, **self.options).recipe
             recipe = trainer.strategy.broadcast(recipe)  # the same in every process
             self.pep = PepEnsemble(network, recipe)
             before, after = predict(network, data, likelihood=recipe.likelihood), self.pep.predict_items(data)

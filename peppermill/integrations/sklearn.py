@@ -16,7 +16,6 @@ from peppermill.noise import Noise
 from peppermill.parameters import Selection
 from peppermill.plumbing.nested import output_tensor
 from peppermill.plumbing.networks import device_of, dtype_of, refuse_training_mode
-from peppermill.plumbing.warnings import PepWarning
 from peppermill.predictions import predict_unlabelled
 from peppermill.race import fit_or_calibrate
 from peppermill.tuning import search_named

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 from peppermill.ensemble import PepEnsemble
-from peppermill.plumbing.modes import as_network
+from peppermill.plumbing.networks import as_network
 from peppermill.predictions import likelihood_of
 from peppermill.types import Likelihood
 from peppermill.views import ViewsLike, views_named
@@ -19,7 +19,7 @@ class TestTimeAugmentation(PepEnsemble):
     def __init__(
         self, model: nn.Module, views: ViewsLike = "horizontal_flip", *, likelihood: str | Likelihood | None = None
     ) -> None:
-        model, seen = as_network(model), views_named(views)
+        model, passes = as_network(model), max(1, len(views_named(views)))
         chosen = likelihood_of(model, likelihood)
-        pep = PepEnsemble.at_sigma(model, 0.0, parameters="all", size=max(1, len(seen)), likelihood=chosen, views=seen)
+        pep = PepEnsemble.at_sigma(model, 0.0, parameters="all", size=passes, likelihood=chosen, views=views)
         super().__init__(model, pep.recipe, pep.engine)
