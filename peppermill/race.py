@@ -37,7 +37,7 @@ from peppermill.views import ViewsLike, views_named
 
 NOTHING = "none"  # no calibrator
 FOLDS = 5  # of the cross-fitting
-FEWER_NUMBERS = 0.5  # in standard errors: at equal passes, a smaller lead does not pay for more fitted numbers
+FEWER_NUMBERS = 0.5  # standard errors: with one, vector scaling wins where matrix is better, on 2 of 12 demo splits
 HALF_STEPS = 50  # of the search for noise by layer on each half of the examples; the mean of both is used
 MIN_LAYER_EXAMPLES = 500  # for noise by layer: with fewer, finding it is most of the work
 
@@ -90,10 +90,6 @@ class _Entry:
     log_likelihoods: Tensor  # cross-fitted, [N]
 
     @property
-    def name(self) -> str:
-        return _name(self.pep, self.calibrator)
-
-    @property
     def value(self) -> float:
         return float(self.log_likelihoods.mean())
 
@@ -114,21 +110,21 @@ class _Course:
         """
         if half_scales:  # an item is judged by noise that the other half of the examples found
             first, found = (self._pass(_changed(pep, scales=scales)) for scales in half_scales)
-            judged = torch.where(
-                (self.examples % 2 == 0).to(first.averaged.device)[:, None], found.averaged, first.averaged
-            )
+            even = (self.examples % 2 == 0).to(first.averaged.device)[:, None]
+            judged = torch.where(even, found.averaged, first.averaged)
         else:
             found = self._pass(pep)
             judged = found.averaged
         likelihood, classes = pep.likelihood, judged.shape[1]
         self.examples = torch.arange(len(judged)) if found.examples is None else found.examples.cpu()
         if calibrators is None:
-            rows = CALIBRATORS.values()
-            suitable = [row.name for row in rows if likelihood.name in row.likelihoods and classes <= row.most_classes]
-            alone, rival = [e for e in self.entries if e.pep.passes == 1], self.best(1) if self.entries else None
-            gaps = {e.calibrator: self.difference(e, rival) for e in alone if rival}
-            lost = [name for name, (mean, error) in gaps.items() if mean > 2 * error]
-            suitable = [name for name in suitable if name == "temperature" or name not in lost]
+            lost = [e.calibrator for e in self.entries if e.pep.passes == 1 and self.pays(self.best(1), e, errors=2.0)]
+            suitable = [
+                row.name
+                for row in CALIBRATORS.values()
+                if likelihood.name in row.likelihoods and classes <= row.most_classes
+                if row.name == "temperature" or row.name not in lost
+            ]
             if suitable and best_temperature(judged, found.labels)[0] <= 1.01 * TEMPERATURE_LIMITS[0]:
                 suitable = []  # nearly all items are right: a T that low makes every later mistake with certainty
             calibrators = (*((NOTHING,) if pep.passes == 1 or not suitable else ()), *suitable)
@@ -178,11 +174,7 @@ class _Course:
         return -mean > errors * error
 
     def simplest(self, most_passes: float) -> _Entry:
-        """The entry with the fewest fitted numbers that the best with at most this many passes does not clearly beat.
-
-        Numbers cost nothing at prediction time, and the calibrators are shrunk already: a whole standard error would
-        keep vector scaling where matrix scaling is better, as on two of twelve splits of the demo.
-        """
+        """The entry with the fewest fitted numbers within half a standard error of the best with these passes."""
         best = self.best(most_passes)
         alike = (e for e in self.entries if e.pep.passes <= most_passes and not self.pays(best, e, FEWER_NUMBERS))
         return min(alike, key=lambda e: (e.parameters, -e.value))
@@ -198,24 +190,19 @@ class _Course:
         for entry in sorted(self.entries, key=lambda e: -e.value):
             mean, error = self.difference(entry, choice)
             verdict = VERDICTS[0 if entry is choice else 1 if mean > 0 else 2]
-            candidates.append(
-                Candidate(entry.name, entry.pep.passes, entry.parameters, -entry.value, mean, error, verdict)
-            )
+            name = _name(entry.pep, entry.calibrator)
+            candidates.append(Candidate(name, entry.pep.passes, entry.parameters, -entry.value, mean, error, verdict))
         items, tried = len(choice.log_likelihoods), pep.search.evaluations
-        alone = next(e for e in self.entries if e.name == "network").value * items
-        zero = Evaluation(0.0, alone, pep.temperature, choice.value * items)
+        zero = Evaluation(0.0, self.entries[0].value * items, pep.temperature, choice.value * items)
         search = replace(pep.search, evaluations=tried or (zero,), items=items, passes=self.spent)
-        race = Race(tuple(candidates), items, self.spent, self.note)
-        return _changed(pep, search=search, race=race)
+        return _changed(pep, search=search, race=Race(tuple(candidates), items, self.spent, self.note))
 
     def _calibrated(self, entry: _Entry) -> PepEnsemble:
         """The members of an entry with its calibrator, fitted on all items."""
         if entry.calibrator == NOTHING:
             return entry.pep
-        found = self._pass(entry.pep)
-        return entry.pep.with_calibrator(
-            fit_calibrator_on(entry.calibrator, found.averaged, found.labels, entry.pep.likelihood)
-        )
+        found, likelihood = self._pass(entry.pep), entry.pep.likelihood
+        return entry.pep.with_calibrator(fit_calibrator_on(entry.calibrator, found.averaged, found.labels, likelihood))
 
     def _pass(self, pep: PepEnsemble) -> MemberPass:
         self.spent += pep.passes
@@ -251,15 +238,17 @@ def fit_or_calibrate(
     pep = fit(model, validation, size=size, temperature=temperature, **options)
     if pep.one_pass is None or pep.passes == 1:
         return pep
-    one, other = pep.predict_items(validation), pep.one_pass.predict_items(validation)
-    examples = torch.arange(len(one.labels)) if one.examples is None else one.examples.cpu()
-    mean, error = _mean_and_error((one.log_likelihoods - other.log_likelihoods).cpu(), examples)
+    members, alone = pep.predict_items(validation), pep.one_pass.predict_items(validation)
+    examples = torch.arange(len(members.labels)) if members.examples is None else members.examples.cpu()
+    mean, error = _mean_and_error((members.log_likelihoods - alone.log_likelihoods).cpu(), examples)
     return pep if mean > error else pep.one_pass
 
 
 def _mean_and_error(differences: Tensor, examples: Tensor) -> tuple[float, float]:
     """The mean over items and its standard error over examples."""
     mean, count = float(differences.mean()), int(examples.max()) + 1
+    if not math.isfinite(mean):  # an item of probability 0
+        return mean, 0.0
     sums = differences.new_zeros(count).index_add_(0, examples, differences - mean)
     return mean, float(sums.square().sum().sqrt()) / len(differences)
 
