@@ -53,6 +53,14 @@ UNROUNDED: dict[tuple[str, str, str], Cell] = {
 }
 
 
+#: T and sigma* of the authors' networks as their notebooks show them: the mean and the range, if they are known.
+NOTEBOOKS: dict[str, dict[str, tuple[float | None, tuple[float, float] | None]]] = {
+    "mnist-mlp": {"temperature": (1.839, None), "sigma": (0.0642, (0.052, 0.074))},
+    "mnist-cnn": {"temperature": (1.497, (1.381, 1.604)), "sigma": (0.01517, (0.004102, 0.02082))},
+    "cifar10": {"temperature": (None, None), "sigma": (None, (0.018, 0.027))},
+}
+
+
 def printed(score: str, row: str, column: str) -> Cell:
     """One cell of the printed table."""
     numbers = [float(number) for number in _TABLE2[score][row].split()]

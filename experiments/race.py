@@ -19,6 +19,7 @@ from scipy import stats
 from torch import Tensor
 
 import peppermill as pm
+from experiments.page.markdown import holm
 from experiments.resume import Stages, fingerprint, plain, read_result, write_result
 from experiments.settings import Machine, arithmetic
 from experiments.settings import Settings as Table2Settings
@@ -275,12 +276,3 @@ def page(found: dict[str, dict[str, Any]]) -> str:
         )
         lines.append(f"- Made by `{made['command']}` at {made.get('commit', 'an unknown commit')}.")
     return "\n".join(lines) + "\n"
-
-
-def holm(p_values: dict[Any, float]) -> dict[Any, float]:
-    """Holm's correction over all tests of the page."""
-    order, found, largest = sorted(p_values, key=p_values.__getitem__), {}, 0.0
-    for rank, key in enumerate(order):
-        largest = max(largest, min(1.0, (len(order) - rank) * p_values[key]))
-        found[key] = largest
-    return found

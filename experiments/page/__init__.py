@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,10 +16,11 @@ from experiments import figure1, figure2, figure3, noise_laws, out_of_distributi
 from experiments.image_sets import read_image_set
 from experiments.page import drawings, table1_tables, table2_tables
 from experiments.page.markdown import table
-from experiments.printed import printed
+from experiments.printed import printed, printed_score
 from experiments.resume import read_result, write_atomically
 from experiments.settings import ROWS, Machine
 from experiments.table1.imagenet_networks import NETWORKS
+from experiments.table1.packages import PACKAGES
 
 TEMPLATE = Path(__file__).with_name("paper.md.j2")
 CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
@@ -52,7 +54,9 @@ def main(settings: Settings) -> str:
     rows = read_table2(settings.results)
     networks = {name: read_result(settings.results / f"table1-{name}.json", table1.KIND) for name in NETWORKS}
     found = {name: read_result(settings.results / f"{name}.json", one.KIND) for name, one in SINGLE_RESULTS.items()}
+    overfitting = settings.results.parent / "curvature" / "overfitting.json"
     context: dict[str, Any] = {
+        "overfitting": json.loads(overfitting.read_text())["overfitting"] if overfitting.is_file() else None,
         "table1": {name: row for name, row in networks.items() if row},
         "table2": rows,
         "rates": _rates(settings.results, rows, found["figure3"]),
@@ -65,7 +69,8 @@ def main(settings: Settings) -> str:
     )
     environment.filters["command"] = command
     helpers = {"t1": table1_tables, "t2": table2_tables, "titles": ROWS, "panels": figure3.PANELS}
-    helpers |= {"place": place, "command": command}
+    helpers |= {"place": place, "command": command, "packages": PACKAGES, "networks": NETWORKS}
+    helpers |= {"printed_score": printed_score}
     page = environment.from_string(TEMPLATE.read_text()).render(**context, **helpers)
     if settings.pictures:
         for name, draw in _figures(context, settings).items():

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from scipy import stats
 
-from experiments.page.markdown import table
-from experiments.printed import COLUMNS, UNROUNDED, WITHOUT_SWA, inside, inside_before_rounding, printed
+from experiments.page.markdown import holm, table
+from experiments.printed import COLUMNS, NOTEBOOKS, UNROUNDED, WITHOUT_SWA, inside, inside_before_rounding, printed
 from experiments.settings import ROWS
 
 TITLES = {
@@ -24,6 +24,7 @@ TITLES = {
     "pep_antithetic": "PEP, antithetic",
     "pep_kernels": "PEP, all kernels",
     "pep_default": "the library's default with T",
+    "race": "the race's choice",
 }
 SCORES = {"nll": "NLL", "brier": "Brier", "ece": "ECE %", "error": "Error %"}
 UNITS = {"nll": 1, "brier": 1, "ece": 100, "error": 100}
@@ -85,14 +86,16 @@ def paper_table(rows: Rows, score: str) -> str:
 
 def our_table(rows: Rows, score: str) -> str:
     """PEP and temperature scaling again, and our columns; the smallest mean of a row in bold."""
-    every = set.intersection(*(set(row["columns"]) for row in rows.values()))
-    columns = ("pep", "temperature", *(name for name in TITLES if name not in COLUMNS and name in every))
-    lines = []
+    present = {name for row in rows.values() for name in row["columns"]}
+    columns = ("pep", "temperature", *(name for name in TITLES if name not in COLUMNS and name in present))
+    lines, digits = [], DIGITS[score]
     for row in rows.values():
-        found = [cell(row, column, score) for column in columns]
-        best, digits = min(mean for mean, _ in found), DIGITS[score]
-        texts = [f"**{mean:.{digits}f}**" if mean == best else f"{mean:.{digits}f}" for mean, _ in found]
-        lines.append([row["title"], *(f"{t} ± {s:.{digits}f}" for t, (_, s) in zip(texts, found, strict=True))])
+        found = [cell(row, column, score) if column in row["columns"] else None for column in columns]
+        best, cells = min(one[0] for one in found if one), []
+        for one in found:
+            mark = "**" if one and one[0] == best else ""
+            cells.append(f"{mark}{one[0]:.{digits}f}{mark} ± {one[1]:.{digits}f}" if one else "not run")
+        lines.append([row["title"], *cells])
     return table(["Experiment", *(TITLES[column] for column in columns)], lines)
 
 
@@ -155,6 +158,56 @@ def paired_difference(first: np.ndarray, second: np.ndarray) -> tuple[float, flo
         return mean, -np.inf, np.inf
     half = float(stats.t.ppf(0.975, count - 1) * differences.std(ddof=1) / np.sqrt(count))
     return mean, mean - half, mean + half
+
+
+def tests(rows: Rows) -> str:
+    """NLL of pairs of methods, paired over models and paired over test images; each p after Holm over the rows."""
+    pairs = [("pep", "baseline"), ("pep", "temperature"), ("pep_temperature", "temperature")]
+    pairs += [(name, "temperature") for name in ("pep_kernels_temperature", "pep_default", "race")]
+    lines = []
+    for second, first in pairs:
+        pair = f"{second} - {first}"
+        differences, items = {}, {}
+        for name, row in rows.items():
+            if second in row["columns"]:
+                scores = [np.asarray(row["columns"][method]["scores"]["nll"]) for method in (second, first)]
+                differences[name] = scores[0] - scores[1]
+            if pair in row.get("tests_over_items", {}):
+                items[name] = row["tests_over_items"][pair]
+        several = {name: values for name, values in differences.items() if len(values) > 1}
+        over_models = holm({name: paired_p_value(values) for name, values in several.items()})
+        over_items = holm({name: test["p"] for name, test in items.items()})
+        for name, values in differences.items():
+            image = f"± {items[name]['standard_error']:.5f}, p = {over_items[name]:.2g}" if name in items else "not run"
+            model = f"p = {over_models[name]:.2g}" if name in several else "one model"
+            cells = [f"{values.mean():+.5f}", model, image]
+            lines.append([f"{TITLES[second]} − {TITLES[first]}", rows[name]["title"], *cells])
+    return table(["second − first", "Experiment", "NLL", "over models", "over images"], lines)
+
+
+def beside_notebooks(rows: Rows) -> str:
+    """T and sigma* of the rows that the authors' notebooks show, beside ours."""
+    lines = []
+    for name, theirs in NOTEBOOKS.items():
+        for key, column, label in (("temperature", "temperature", "T"), ("sigma", "pep", "σ*")):
+            mean, limits = theirs[key]
+            if name in rows and (mean or limits):
+                text = " ".join([f"{mean:.4g}" if mean else "", "({:.4g} to {:.4g})".format(*limits) if limits else ""])
+                lines.append(
+                    [rows[name]["title"], label, text.strip(), _spread(rows[name]["columns"][column].get(key))]
+                )
+    return table(["Experiment", "", "their notebook", "ours"], lines)
+
+
+def swa_elsewhere(rows: Rows, chosen_on: Iterable[str]) -> dict[str, Any]:
+    """The agreement of the SWA column on the rows that had no part in the choice of its schedule."""
+    return agreement({name: row for name, row in rows.items() if name not in chosen_on}, ("swa",))
+
+
+def paired_p_value(differences: np.ndarray) -> float:
+    """Of Student's t test that the mean difference is 0."""
+    error = float(differences.std(ddof=1) / np.sqrt(len(differences)))
+    return 2 * float(stats.t.sf(abs(differences.mean()) / max(error, 1e-300), len(differences) - 1))
 
 
 def fitted(rows: Rows) -> str:

@@ -1,24 +1,31 @@
 """Table 1: pre-trained networks with the paper's settings, and our columns beside its own. Nothing is trained.
 
-Each split of the images is a stage of its own: a run that was killed continues with the first split that is missing.
+Each seed of the noise is a stage of its own: a run that was killed continues with the first seed that is missing.
 """
 
 from __future__ import annotations
 
 import time
+import warnings
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
+
+import peppermill as pm
 from experiments.image_sets import read_image_set
-from experiments.resume import Stages, fingerprint, plain, read_result, write_result
+from experiments.resume import Stages, fingerprint, read_result, write_result
 from experiments.settings import Machine, arithmetic
 from experiments.table1.imagenet import Pictures, listing, pictures
 from experiments.table1.imagenet_networks import NETWORKS, Network, network_named
-from experiments.table1.split_methods import METHODS, Case, ImageBatches, examine, splits_of
+from experiments.table1.packages import PACKAGES, packaged_weights
+from experiments.table1.split_methods import METHODS, PAIRS, SCORES, ImageBatches, examine, mixed, passes_of, splits_of
 
 KIND = "peppermill table 1"
+GRID_STEPS, GRID_REACH = 9, 1.5  # of a grid without printed values, beyond the larger sigma that `pm.fit` finds
+SMALLEST_REACH = 0.03  # of that grid, in units of the root mean square of the perturbed weights
 
 
 @dataclass(frozen=True)
@@ -32,95 +39,125 @@ class Settings(Machine):
     weights: Path | None = None  # a file, or a folder of files with the networks' names
     tuning: int = 5000  # Section 3.1: the first 5,000 images tune, the other 45,000 test
     splits: int = 1  # Section 3.1
+    noise_seeds: int = 1  # Section 3.1
     images: int | None = None  # only the first images
     tuning_size: int = 5  # members while tuning: Section 3.1
     size: int = 10  # members at test: Section 3.1
-    iterations: int = 7  # Section 3.1
     parameters: str = "conv"  # Section 3.1: the weights of all convolutional layers
     bins: int = 10  # the authors' scripts
     minimum_count: int = 21  # the authors' scripts: bins of 20 images or fewer are dropped
-    seed: int = 0  # of the noise
     batch_size: int = 50
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.noise_seeds < 1:
+            raise ValueError(f"`noise_seeds={self.noise_seeds}` must be at least 1.")
 
 
 def main(settings: Settings) -> dict[str, Any]:
     """Every network of the table: computed, continued, or read if it is done."""
     rows = {name: network_named(name) for name in settings.networks}
-    found = {}
-    for name, network in rows.items():
-        path, data = settings.out / f"table1-{name}.json", row_pictures(network, settings)
-        splits = splits_of(len(data.labels), settings.tuning, settings.splits)
-        model = network.build(weights_of(name, settings)).to(settings.device)
-        weights = fingerprint(*model.state_dict().values())
-        made_of = {"images": data.digest, "weights": weights, "settings": settings.identity()}
-        known = read_result(path, KIND) or {}
-        if all(known.get(key) == value for key, value in made_of.items()):
-            settings.say(f"{network.title}: done, in {path}")
-            found[name] = known
-            continue
-        began, stages = time.monotonic(), Stages(settings.checkpoints / "table1", data.digest)
-        batches = partial(
-            ImageBatches,
-            data.pixels,
-            data.labels,
-            prepare=network.prepare,
-            device=settings.device,
-            batch_size=settings.batch_size,
-            channels_last=type(model).__module__.startswith("keras"),
+    return {name: network_row(name, network, settings) for name, network in rows.items()}
+
+
+def network_row(name: str, network: Network, settings: Settings) -> dict[str, Any]:
+    """One network: every method on every split with every seed of the noise."""
+    path, data = settings.out / f"table1-{name}.json", row_pictures(network, settings)
+    splits = splits_of(len(data.labels), settings.tuning, settings.splits)
+    model = network.build(weights_of(name, settings)).to(settings.device)
+    made_of = {
+        "images": data.digest,
+        "weights": fingerprint(*model.state_dict().values()),
+        "settings": settings.identity(),
+        "splits": [
+            {"seed": seed or None, "tuning": len(tuning), "test": len(test), "digest": fingerprint(tuning)}
+            for seed, (tuning, test) in enumerate(splits)
+        ],
+    }
+    known = read_result(path, KIND) or {}
+    if all(known.get(key) == value for key, value in made_of.items()):
+        settings.say(f"{network.title}: done, in {path}")
+        return known
+    began, stages = time.monotonic(), Stages(settings.checkpoints / "table1", data.digest)
+    identity = {**made_of, "settings": {k: v for k, v in settings.identity().items() if k != "noise_seeds"}}
+
+    def batches(items: torch.Tensor) -> ImageBatches:
+        last = type(model).__module__.startswith("keras")
+        return ImageBatches(
+            data.pixels, data.labels, items, network.prepare, settings.device, settings.batch_size, last
         )
-        options = {key: getattr(settings, key) for key in ("parameters", "tuning_size", "size", "iterations", "seed")}
+
+    with arithmetic(settings.precision), warnings.catch_warnings():
+        warnings.simplefilter("ignore", pm.PepWarning)  # a best sigma of 0, or at an end, is a number of the table
+        every = batches(torch.arange(len(data.labels)))
+        bare = pm.predict(model, every).log_probs.float().cpu()
+        if network.sigmas:
+            grid = network.sigmas
+        else:
+            found = pm.fit(model, batches(splits[0][0]), parameters=settings.parameters, temperature=True)
+            largest = GRID_REACH * max(found.sigma, found.without_temperature().sigma)
+            largest = max(largest, SMALLEST_REACH * found.perturbation.scale())
+            grid = tuple(largest * step / GRID_STEPS for step in range(1, GRID_STEPS + 1))
         each = []
-        for number, (tuning, test) in enumerate(splits):
-            case = Case(model, network, batches(tuning), batches(test), **options)
-            identity = {**made_of, "split": fingerprint(tuning, test)}
-            identity["settings"] = {key: value for key, value in settings.identity().items() if key != "splits"}
-            with arithmetic(settings.precision):
-                one = stages.json(
-                    f"{name}-split-{number}",
-                    identity,
-                    lambda case=case: examine(case, settings.bins, settings.minimum_count),  # type: ignore[misc]
-                )
-            numbers = ", ".join(f"{method} {column['scores']['nll']:.4f}" for method, column in one["columns"].items())
-            settings.say(f"{network.title}, split {number + 1} of {len(splits)}: NLL {numbers}")
-            each.append(one)
-        content = {
-            "network": name,
-            "title": network.title,
-            "note": network.note,
-            "preparation": asdict(network.prepare) | {"short": network.short, "crop": network.crop},
-            "perturbed": {"rule": settings.parameters},
-            "range": network.range,
-            "items": {"all": len(data.labels), "tuning": len(splits[0][0]), "test": len(splits[0][1])},
-            "splits": [
-                {"seed": seed or None, "tuning": len(tuning), "test": len(test), "digest": fingerprint(tuning)}
-                for seed, (tuning, test) in enumerate(splits)
-            ],
-            "columns": {method: _over_splits([one["columns"][method] for one in each]) for method in METHODS},
-            "comparisons": {
-                pair: {score: [one["comparisons"][pair][score] for one in each] for score in ("nll", "brier", "error")}
-                for pair in each[0]["comparisons"]
-            },
-            "reliability": {method: column["reliability"] for method, column in each[0]["columns"].items()},
-            "seconds": time.monotonic() - began,
-            "machine": {"device": settings.device, "precision": settings.precision},
-            **made_of,
-        }
-        found[name] = write_result(path, KIND, content, settings.seed)
-        settings.say(f"{network.title}: wrote {path}")
-    return found
+        for seed in range(settings.noise_seeds):
+
+            def one(seed: int = seed) -> dict[str, Any]:
+                passes = passes_of(model, every, bare, settings, seed, grid, zero=not network.sigmas)
+                return examine(passes, splits, settings.bins, settings.minimum_count)
+
+            each.append(stages.json(f"{name}-seed-{seed}", {**identity, "grid": list(grid)}, one))
+            numbers = {method: np.mean(column["scores"]["nll"]) for method, column in each[-1]["columns"].items()}
+            shown = ", ".join(f"{method} {nll:.4f}" for method, nll in numbers.items())
+            settings.say(f"{network.title}, seed {seed + 1} of {settings.noise_seeds}: NLL {shown}")
+
+    def of_images(method: str, score: str) -> np.ndarray:
+        """[images, seeds]"""
+        return np.array([one["images"][method][score] for one in each], dtype=float).T
+
+    content = {
+        "network": name,
+        "title": network.title,
+        "note": network.note,
+        "package": asdict(PACKAGES[name]) if name in PACKAGES else None,
+        "preparation": asdict(network.prepare) | {"short": network.short, "crop": network.crop},
+        "perturbed": {"rule": settings.parameters},
+        "grid": grid,
+        "items": {"all": len(data.labels), "tuning": len(splits[0][0]), "test": len(splits[0][1])},
+        "columns": {
+            method: {
+                "scores": {score: _of_seeds(each, method, score) for score in (*SCORES, "ece")},
+                "sigma": [one["columns"][method]["sigma"] for one in each],
+                "temperature": [one["columns"][method]["temperature"] for one in each],
+            }
+            for method in METHODS
+        },
+        "comparisons": {
+            f"{second} - {first}": {
+                score: mixed(of_images(second, score) - of_images(first, score)) for score in SCORES
+            }
+            for first, second in PAIRS
+        },
+        "reliability": {method: column["reliability"] for method, column in each[0]["columns"].items()},
+        "seconds": time.monotonic() - began,
+        "machine": {"device": settings.device, "precision": settings.precision},
+        **made_of,
+    }
+    settings.say(f"{network.title}: writing {path}")
+    return write_result(path, KIND, content, 0)
 
 
-def _over_splits(columns: list[dict[str, Any]]) -> dict[str, Any]:
-    """One method on every split."""
-    scores = {score: [column["scores"][score] for column in columns] for score in columns[0]["scores"]}
-    fitted = {key: [column[key] for column in columns] for key in ("sigma", "temperature", "points")}
-    return plain({"scores": scores, **fitted})  # type: ignore[no-any-return]
+def _of_seeds(each: list[dict[str, Any]], method: str, score: str) -> list[list[float]]:
+    """[seeds][splits]"""
+    return [one["columns"][method]["scores"][score] for one in each]
 
 
 def row_pictures(network: Network, settings: Settings) -> Pictures:
     """The images of a row, in the official order."""
     if network.data != "imagenet":
-        pixels, labels = read_image_set(network.data, settings.data).test
+        read = read_image_set(network.data, settings.data)
+        held_out = min(network.held_out, len(read.train[1]))
+        unseen = [part[len(part) - held_out :] for part in read.train]
+        pixels, labels = (torch.cat(pair) for pair in zip(unseen, read.test, strict=True))
         found = Pictures(pixels, labels, fingerprint(pixels, labels))
     elif settings.imagenet is None:
         raise ValueError(f"{network.title} needs the validation images: name their folder with `--imagenet`.")
@@ -135,6 +172,8 @@ def row_pictures(network: Network, settings: Settings) -> Pictures:
 def weights_of(name: str, settings: Settings) -> Path | None:
     """The file of a network's weights: the one of `--weights`, or the one in that folder with the network's name."""
     given = settings.weights
+    if given is None and name in PACKAGES:
+        return packaged_weights(name, settings.checkpoints / "packages")
     if given is None or not given.is_dir():
         if given is not None and (len(settings.networks) > 1 or not given.is_file()):
             raise ValueError(
@@ -142,7 +181,9 @@ def weights_of(name: str, settings: Settings) -> Path | None:
                 f"as {name}.safetensors."
             )
         return given
-    found = sorted(path for path in given.iterdir() if path.name.split(".")[0] == name)
+    found = sorted(path for path in given.iterdir() if path.name.startswith(f"{name}."))
+    if not found and name in PACKAGES:
+        return packaged_weights(name, settings.checkpoints / "packages")
     if not found:
         raise ValueError(
             f"the folder {given} has no file {name}.safetensors, {name}.h5 or {name}.th: put one there, or leave "

@@ -1,11 +1,13 @@
 """The ImageNet validation images: found in a folder, decoded once, and kept as bytes on the disk.
 
 The official order of the images is that of their names, ILSVRC2012_val_00000001 to 00050000: the paper's tuning images
-are the first of them. It is not an order by class.
+are the first of them. It is not an order by class. `python -m experiments images --imagenet FOLDER` says whether
+a folder holds the 5,000 images of our rows.
 """
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import os
 import re
@@ -18,7 +20,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from experiments.settings import Machine
+
 SUFFIXES = (".jpeg", ".jpg", ".png", ".webp")
+OUR_IMAGES = Path(__file__).with_name("imagenet_5000.txt.gz")  # half of the SHA-256, class and name of each
 LABEL_FILES = ("val.txt", "labels.txt", "imagenet_2012_validation_synset_labels.txt")
 
 
@@ -102,6 +107,26 @@ def prepared(path: Path, short: int, crop: int) -> np.ndarray:
     return np.asarray(image.crop((left, top, left + crop, top + crop)))
 
 
+def compare_with_ours(folder: Path, list_file: Path = OUR_IMAGES) -> str:
+    """How the images of a folder differ from those of the list: a sentence."""
+    expected = dict(line.split()[::-1] for line in gzip.decompress(list_file.read_bytes()).decode().splitlines())
+    found = listing(folder, 1000)
+    names = {f"{label}/{path.name}": path for path, label in zip(found.files, found.labels, strict=True)}
+    absent, further = expected.keys() - names.keys(), names.keys() - expected.keys()
+    other = [
+        name
+        for name in sorted(expected.keys() & names.keys())
+        if hashlib.sha256(names[name].read_bytes()).hexdigest()[:32] != expected[name]
+    ]
+    if not absent and not further and not other:
+        return f"{folder} holds the {len(expected):,} images of our rows, byte for byte."
+    shown = sorted([*absent, *further, *other])[:3]
+    return (
+        f"{folder} lacks {len(absent):,} of the {len(expected):,} images of our rows, has {len(further):,} more and "
+        f"{len(other):,} with other bytes: {', '.join(shown)} ..."
+    )
+
+
 def _in_folders(folder: Path, names: list[str], classes: int) -> list[tuple[Path, int]]:
     numbers = {name: int(name) for name in names if name.isdecimal() and int(name) < classes}
     ids = {name: place for place, name in enumerate(names) if re.fullmatch(r"n\d{8}", name)}
@@ -157,3 +182,19 @@ def _numbers(labels: list[str], classes: int, path: Path) -> list[int]:
 def _images(folder: Path) -> list[Path]:
     """The image files of a folder."""
     return [path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES]
+
+
+@dataclass(frozen=True)
+class Settings(Machine):
+    """What to check."""
+
+    imagenet: Path | None = None  # the folder of the validation images
+
+
+def main(settings: Settings) -> str:
+    """Say whether the folder holds the images of our rows."""
+    if settings.imagenet is None:
+        raise ValueError("`imagenet` is missing: name the folder of the validation images with `--imagenet`.")
+    found = compare_with_ours(settings.imagenet)
+    settings.say(found)
+    return found

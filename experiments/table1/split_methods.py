@@ -1,9 +1,13 @@
-"""The columns of Table 1 on one split of the images: the paper's three methods, then ours."""
+"""The columns of Table 1 for one seed of the noise, on every split of the images: the paper's three methods, then ours.
+
+All splits share the passes over all images at a grid of sigmas; the search of each split is then arithmetic. So sigma*
+is the best value of the grid, not the end of a golden section as in the paper or of the search of `pm.fit`.
+"""
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -11,10 +15,10 @@ from typing import Any
 import numpy as np
 import torch
 from scipy import stats
-from torch import Tensor
+from torch import Tensor, nn
 
 import peppermill as pm
-from experiments.table1.imagenet_networks import Network, Preparation
+from experiments.table1.imagenet_networks import Preparation
 
 TITLES = {
     "network": "Network",
@@ -24,6 +28,7 @@ TITLES = {
     "pep_antithetic": "PEP, antithetic",
     "pep_antithetic_temperature": "PEP with T, antithetic",
 }
+SCORES = ("nll", "brier", "error")  # that every image has
 
 #: Which methods are compared on the test images, the second less the first.
 PAIRS = (
@@ -31,6 +36,7 @@ PAIRS = (
     *((first, second) for second in list(TITLES)[2:] for first in ("network", "temperature")),
     ("pep", "pep_temperature"),
 )
+LOGITS = nn.Identity().eval()  # log-probabilities are logits: a network that gives them back
 
 
 @dataclass(frozen=True)
@@ -54,69 +60,98 @@ class ImageBatches:
             yield inputs.movedim(1, 3).contiguous() if self.channels_last else inputs, self.labels[chosen]
 
 
+@dataclass(frozen=True)
+class Passes:
+    """All members over all images, for one seed: the averages [N, K] of both kinds of noise at every sigma."""
+
+    labels: Tensor
+    network: Tensor  # log-probabilities without noise, [N, K]
+    independent: dict[float, Tensor]
+    antithetic: dict[float, Tensor]
+    few: dict[float, Tensor]  # the log-likelihood of every image with the few independent members of the paper's search
+
+
+def passes_of(
+    model: Any, images: ImageBatches, network: Tensor, settings: Any, seed: int, grid: tuple[float, ...], zero: bool
+) -> Passes:
+    """Run the members of one seed at every sigma of the grid; with `zero` the paper's search may find sigma = 0."""
+    found: dict[bool, dict[float, Tensor]] = {False: {}, True: {}}
+    few = {0.0: -pm.metrics.item_nll(network, images.labels)} if zero else {}
+    for sigma in grid:
+        for antithetic, size in ((False, settings.size), (True, max(1, settings.size // 2 * 2))):
+            noise = pm.Noise("gaussian", antithetic=antithetic, seed=seed)
+            options = {"parameters": settings.parameters, "size": size, "noise": noise}
+            members = pm.PepEnsemble.at_sigma(model, sigma, **options).member_pass(images)
+            found[antithetic][sigma] = members.averaged.float().cpu()
+            if not antithetic:
+                first = members.member_log_likelihoods[: settings.tuning_size].cpu()
+                few[sigma] = first.logsumexp(0) - math.log(len(first))
+    return Passes(images.labels, network, found[False], found[True], few)
+
+
 @dataclass
 class Case:
-    """One split: the images that tune, those that test, and the settings of Section 3.1."""
+    """One split: the passes of one seed, and the images that tune."""
 
-    model: Any
-    network: Network
-    tuning: ImageBatches
-    test: ImageBatches
-    parameters: str
-    tuning_size: int
-    size: int
-    iterations: int
-    seed: int
-
-    def fit(self, size: int, antithetic: bool, **options: Any) -> pm.PepEnsemble:
-        """`pm.fit` on the tuning images."""
-        noise = pm.Noise("gaussian", antithetic=antithetic, seed=self.seed)
-        return pm.fit(self.model, self.tuning, parameters=self.parameters, size=size, noise=noise, **options)
+    passes: Passes
+    tuning: Tensor
 
     @cached_property
-    def antithetic(self) -> pm.PepEnsemble:
-        """Members in pairs, sigma and T tuned together: two columns share this fit."""
-        return self.fit(max(1, self.size // 2 * 2), antithetic=True, temperature=True)
+    def labels(self) -> Tensor:
+        return self.passes.labels[self.tuning]
+
+    def temperature(self, log_probs: Tensor) -> float:
+        """The T that is best on the tuning images."""
+        return pm.fit_temperature(LOGITS, (log_probs[self.tuning], self.labels)).temperature
+
+    def best(self, averages: dict[float, Tensor], tempered: bool) -> tuple[float, float]:
+        """The sigma of the grid and the T with the lowest NLL on the tuning images; sigma = 0 competes."""
+        found = []
+        for sigma, log_probs in {0.0: self.passes.network, **averages}.items():
+            temperature = self.temperature(log_probs) if tempered else 1.0
+            tuned = (log_probs[self.tuning].double() / temperature).log_softmax(1)
+            found.append((pm.metrics.nll(tuned, self.labels), sigma, temperature))
+        _, sigma, temperature = min(found)
+        return sigma, temperature
 
 
-def network(case: Case) -> Any:
+#: What a method chooses on the tuning images: sigma, T, and the averages [N, K] by sigma that it chooses from.
+Choice = tuple[float, float, dict[float, Tensor]]
+
+
+def network(case: Case) -> Choice:
     """The network as it is."""
-    return case.model
+    return 0.0, 1.0, {}
 
 
-def temperature(case: Case) -> Any:
+def temperature(case: Case) -> Choice:
     """Temperature scaling: T by maximum likelihood on the tuning images."""
-    return pm.fit_temperature(case.model, case.tuning)
+    return 0.0, case.temperature(case.passes.network), {}
 
 
-def pep(case: Case) -> Any:
-    """PEP by the paper's own search: the midpoint of the two inner points of the last iteration."""
-    if case.network.range is None:
-        return case.fit(case.tuning_size, antithetic=False).with_size(case.size)
-    lower, upper = case.network.range
-    # the midpoint of the inner points of iteration 7 is that of its bracket, which 6 sections leave
-    search = pm.Golden(iterations=case.iterations - 1, lower=lower, upper=upper)
-    found = case.fit(case.tuning_size, antithetic=False, search=search)
-    return found.with_sigma((found.search.lower + found.search.upper) / 2).with_size(case.size)
+def pep(case: Case) -> Choice:
+    """PEP as in the paper: few members while tuning, and sigma = 0 does not compete on the paper's networks."""
+    few = case.passes.few
+    return max(few, key=lambda sigma: float(few[sigma][case.tuning].sum())), 1.0, case.passes.independent
 
 
-def pep_temperature(case: Case) -> Any:
+def pep_temperature(case: Case) -> Choice:
     """Ours: sigma and T tuned together, with all ten members while tuning too."""
-    return case.fit(case.size, antithetic=False, temperature=True)
+    return *case.best(case.passes.independent, tempered=True), case.passes.independent
 
 
-def pep_antithetic(case: Case) -> Any:
+def pep_antithetic(case: Case) -> Choice:
     """Ours: members in pairs, ten of them while tuning too."""
-    return case.antithetic.without_temperature()
+    return *case.best(case.passes.antithetic, tempered=False), case.passes.antithetic
 
 
-def pep_antithetic_temperature(case: Case) -> Any:
-    """Ours: members in pairs, sigma and T tuned together; what `pm.fit(..., temperature=True)` does."""
-    return case.antithetic
+def pep_antithetic_temperature(case: Case) -> Choice:
+    """Ours: members in pairs, sigma and T tuned together, as `pm.fit(..., temperature=True)` does."""
+    return *case.best(case.passes.antithetic, tempered=True), case.passes.antithetic
 
 
 #: The columns: the paper's in its order, then ours. A new one is one function and one row here and in `TITLES`.
-METHODS: dict[str, Callable[[Case], Any]] = {
+METHODS: dict[str, Callable[[Case], Choice]] = {
     "network": network,
     "temperature": temperature,
     "pep": pep,
@@ -126,54 +161,70 @@ METHODS: dict[str, Callable[[Case], Any]] = {
 }
 
 
-def examine(case: Case, bins: int, minimum_count: int) -> dict[str, Any]:
-    """Every method on one split: its scores, what was fitted, its reliability table, and the paired comparisons."""
-    columns, items = {}, {}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", pm.PepWarning)  # a best sigma of 0, or at an end, is a number of the table
-        for method, predictor_of in METHODS.items():
-            predictor = predictor_of(case)
-            found = pm.predict(predictor, case.test)
-            scores = {
-                "nll": pm.metrics.item_nll(found.log_probs, found.labels).cpu(),
-                "brier": pm.metrics.item_brier(found.log_probs, found.labels).cpu(),
-                "error": (found.log_probs.argmax(1) != found.labels).double().cpu(),
-            }
-            # ECE without the bins of few images (the authors' scripts)
-            ece = pm.metrics.expected_calibration_error(
-                found.log_probs, found.labels, bins, minimum_count=minimum_count
-            )
-            means = {score: float(values.mean()) for score, values in scores.items()}
-            items[method], search = scores, getattr(predictor, "search", None)
-            columns[method] = {
-                "scores": {"nll": means["nll"], "brier": means["brier"], "ece": float(ece), "error": means["error"]},
-                "sigma": float(getattr(predictor, "sigma", 0.0)),
-                "temperature": float(getattr(predictor, "temperature", 1.0)),
-                "points": search.points if search else (),
-                "reliability": pm.metrics.reliability(found.log_probs, found.labels, bins),
-            }
-    comparisons = {f"{second} - {first}": paired(items[first], items[second]) for first, second in PAIRS}
-    return {"columns": columns, "comparisons": comparisons}
+def examine(passes: Passes, splits: list[tuple[Tensor, Tensor]], bins: int, minimum_count: int) -> dict[str, Any]:
+    """Every method on every split with one seed: its scores, what it chose, and the scores of every image.
 
-
-def paired(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> dict[str, dict[str, float]]:
-    """second - first over the same images: mean, 95 % interval and p-value.
-
-    A paired t test; for the error, where each difference is -1, 0 or 1, the exact test of McNemar.
+    `images` holds the mean score of an image over the splits that test it, NaN where no split does.
     """
-    found = {}
-    for score in ("nll", "brier", "error"):
-        differences = (second[score] - first[score]).numpy()
-        if not differences.any():
-            found[score] = {"mean": 0.0, "lower": 0.0, "upper": 0.0, "p": 1.0}
-            continue
-        test = stats.ttest_1samp(differences, 0.0)
-        bounds = test.confidence_interval(0.95)
-        better, worse = int((differences < 0).sum()), int((differences > 0).sum())
-        p = stats.binomtest(better, better + worse).pvalue if score == "error" else test.pvalue
-        numbers = (differences.mean(), bounds.low, bounds.high, p)
-        found[score] = dict(zip(("mean", "lower", "upper", "p"), map(float, numbers), strict=True))
-    return found
+    columns: dict[str, Any] = {}
+    images: dict[str, Any] = {}
+    for method, choose in METHODS.items():
+        column: dict[str, Any] = {"scores": {}, "sigma": [], "temperature": []}
+        sums, counts = (
+            torch.zeros(len(SCORES), len(passes.labels), dtype=torch.float64),
+            torch.zeros(len(passes.labels)),
+        )
+        for number, (tuning, test) in enumerate(splits):
+            sigma, warmth, averages = choose(Case(passes, tuning))
+            log_probs = ({0.0: passes.network, **averages}[sigma][test].double() / warmth).log_softmax(1)
+            labels = passes.labels[test]
+            items = torch.stack(
+                [
+                    pm.metrics.item_nll(log_probs, labels),
+                    pm.metrics.item_brier(log_probs, labels),
+                    (log_probs.argmax(1) != labels).double(),
+                ]
+            )
+            sums[:, test] += items
+            counts[test] += 1
+            # ECE without the bins of few images (the authors' scripts)
+            ece = pm.metrics.expected_calibration_error(log_probs, labels, bins, minimum_count=minimum_count)
+            scores = dict(zip(SCORES, items.mean(1).tolist(), strict=True)) | {"ece": float(ece)}
+            for name, value in scores.items():
+                column["scores"].setdefault(name, []).append(value)
+            column["sigma"].append(float(sigma))
+            column["temperature"].append(float(warmth))
+            if not number:
+                column["reliability"] = pm.metrics.reliability(log_probs, labels, bins)
+        columns[method], images[method] = column, dict(zip(SCORES, sums / counts, strict=True))
+    return {"columns": columns, "images": images}
+
+
+def mixed(differences: np.ndarray) -> dict[str, float]:
+    """The mean of differences [images, seeds] with its 95 % interval and p-value, if images and seeds are both samples.
+
+    Two crossed random effects: the variance of the mean is (MS_images + MS_seeds - MS_rest) / (images * seeds), with
+    the degrees of freedom of Satterthwaite. One seed leaves the paired t test over images.
+    """
+    differences = differences[~np.isnan(differences).any(1)]
+    images, seeds = differences.shape
+    mean = float(differences.mean())
+    if not differences.any():
+        return {"mean": 0.0, "lower": 0.0, "upper": 0.0, "p": 1.0, "seeds": 0.0}
+    rows, columns = differences.mean(1), differences.mean(0)
+    squares = np.array([seeds * rows.var(ddof=1), 0.0, 0.0])
+    freedom = np.array([images - 1, 1, 1])
+    if seeds > 1:
+        rest = differences - rows[:, None] - columns + mean
+        freedom = np.array([images - 1, seeds - 1, (images - 1) * (seeds - 1)])
+        squares[1:] = images * columns.var(ddof=1), (rest**2).sum() / freedom[2]
+    total = max(squares[0] + squares[1] - squares[2], squares[0])  # an estimate of a variance may be below 0
+    degrees = total**2 / (squares**2 / freedom).sum()
+    error = math.sqrt(total / (images * seeds))
+    half = float(stats.t.ppf(0.975, degrees)) * error
+    p = 2 * float(stats.t.sf(abs(mean) / error, degrees))
+    spread = float(columns.std(ddof=1)) if seeds > 1 else 0.0
+    return {"mean": mean, "lower": mean - half, "upper": mean + half, "p": p, "seeds": spread}
 
 
 def splits_of(items: int, tuning: int, count: int) -> list[tuple[Tensor, Tensor]]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
+import hashlib
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +12,7 @@ import pytest
 import torch
 from PIL import Image
 
-from experiments.table1.imagenet import Listing, Pictures, listing, pictures, prepared
+from experiments.table1.imagenet import OUR_IMAGES, Listing, Pictures, compare_with_ours, listing, pictures, prepared
 
 CLASSES = 3
 LABELS = (2, 0, 1, 0, 2, 1, 0)  # of the images 1, 2, ... in the official order
@@ -139,3 +142,25 @@ def test_other_images_have_a_cache_of_their_own(tmp_path: Path) -> None:
     after = kept(listing(folder, CLASSES), tmp_path / "cache")
     assert (len(before.labels), len(after.labels)) == (7, 8)
     assert before.digest != after.digest
+
+
+def test_a_folder_is_compared_with_the_images_of_our_rows(tmp_path: Path) -> None:
+    """Three images in a list of their own; then one has other bytes, one is gone and one is new."""
+    for label, name in ((0, "a.png"), (0, "b.png"), (7, "c.png")):
+        (tmp_path / "val" / str(label)).mkdir(parents=True, exist_ok=True)
+        (tmp_path / "val" / str(label) / name).write_bytes(name.encode())
+    rows = [
+        f"{hashlib.sha256(n.encode()).hexdigest()[:32]} {y}/{n}" for y, n in ((0, "a.png"), (0, "b.png"), (7, "c.png"))
+    ]
+    (tmp_path / "list.gz").write_bytes(gzip.compress("\n".join(rows).encode()))
+    assert "holds the 3 images of our rows, byte for byte" in compare_with_ours(tmp_path / "val", tmp_path / "list.gz")
+    (tmp_path / "val/0/a.png").write_bytes(b"other")
+    (tmp_path / "val/7/c.png").rename(tmp_path / "val/7/d.png")
+    found = compare_with_ours(tmp_path / "val", tmp_path / "list.gz")
+    assert "lacks 1 of the 3 images of our rows, has 1 more and 1 with other bytes: 0/a.png, 7/c.png, 7/d.png" in found
+
+
+def test_the_list_names_five_images_of_each_class() -> None:
+    names = [line.split()[1] for line in gzip.decompress(OUR_IMAGES.read_bytes()).decode().splitlines()]
+    assert len(set(names)) == 5000
+    assert set(Counter(name.split("/")[0] for name in names).values()) == {5}

