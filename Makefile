@@ -33,9 +33,10 @@ bench: .venv/.bench
 stress: .venv/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m stress
 
-# The site, in site/: first the generated parts of docs/, then every page. It opens from disk: site/index.html.
+# The site, in site/: the generated parts of docs/, the gallery, then every page. It opens from disk: site/index.html.
 docs: .venv/.dev
 	$(BIN)/python scripts/update_docs.py
+	OMP_NUM_THREADS=1 $(BIN)/python scripts/build_gallery.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 # Source archive and wheel in dist/, checked. With REPOSITORY=https://..., links of the README lead there.

@@ -1,6 +1,7 @@
 """What mkdocs does not do by itself when it builds the site (mkdocs.yml).
 
 - A file outside docs/ that a page links to (CONTRIBUTING.md, results/*.json) becomes part of the site.
+- The scripts of gallery/ become pages, with the outputs that scripts/build_gallery.py left, and their notebooks.
 - Mathematics, $...$ and $$...$$, becomes MathML: browsers show it without scripts and without a network.
 - `mike` shows the menu of versions; a plain build, which has one version, does not look for it.
 - The build fails if a public name is not on a page of the API reference.
@@ -12,6 +13,7 @@ import ast
 import os
 import posixpath
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +23,19 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import build_gallery
+
 ROOT = Path(__file__).resolve().parents[1]
 LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#)([^)\s#]+)")
 PAGES_OUTSIDE = ("CHANGELOG.md", "CONTRIBUTING.md", "tests/README.md")  # of the repository, in the navigation too
+
+GALLERY = """# Gallery
+
+Short scripts that each answer one question, with their pictures. Download any of them as a script or as a notebook: they
+need no data of yours and no network.
+"""
 
 described: set[str] = set()
 
@@ -44,7 +56,25 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
         wanted |= {path for path in targets if not path.startswith("docs/") and (ROOT / path).is_file()}
     for path in sorted(wanted):
         files.append(File.generated(config, path, abs_src_path=str(ROOT / path)))
+    add_gallery(files, config)
     return files
+
+
+def add_gallery(files: Files, config: MkDocsConfig) -> None:
+    """A page, a notebook and pictures for every script, and a page of all; a script that was not run has no outputs."""
+    tiles = []
+    for script in sorted(build_gallery.SCRIPTS.glob("*.py")):
+        if not (build_gallery.BUILT / f"{script.stem}.md").exists():
+            build_gallery.write(script, build_gallery.cells_of(script), build_gallery.BUILT)
+        built = sorted(build_gallery.BUILT.glob(f"{script.stem}[.-]*"))
+        for path in [script, *(path for path in built if path.suffix in (".md", ".ipynb", ".png"))]:
+            files.append(File.generated(config, f"gallery/{path.name}", abs_src_path=str(path)))
+        pictures = [path for path in built if path.suffix == ".png"]
+        shown = f"![]({pictures[-1].name})" if pictures else ""
+        title = build_gallery.cells_of(script)[0].source.partition("\n")[0].lstrip("# ")
+        tiles.append(f"<div markdown>\n{shown}\n\n[{title}]({script.stem}.md)\n</div>")
+    text = f'{GALLERY}\n<div class="gallery" markdown>\n\n' + "\n\n".join(tiles) + "\n\n</div>\n"
+    files.append(File.generated(config, "gallery/index.md", content=text))
 
 
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
