@@ -1,5 +1,5 @@
 # %% [markdown]
-# # Abstain at 5 % risk
+# # Abstain at 1 % risk
 #
 # `pm.abstain` finds the confidence above which the error rate stays below a promised risk, with a stated certainty.
 # It needs items on which nothing was tuned.
@@ -13,7 +13,7 @@ model = pm.demo.network()
 (images, labels), test = pm.demo.data()
 tuning, thresholds = (images[:1000], labels[:1000]), (images[1000:4000], labels[1000:4000])
 tempered = pm.fit_temperature(model, tuning)
-rule = pm.abstain(tempered, thresholds, risk=0.05, confidence=0.95)
+rule = pm.abstain(tempered, thresholds, risk=0.01, confidence=0.95)
 print(f"keep items with a confidence above {rule.threshold:.3f}: {100 * rule.coverage:.0f} % of them")
 
 # %% [markdown]
@@ -33,6 +33,6 @@ coverage, risk = pm.metrics.risk_coverage_curve(predictions.log_probs, predictio
 figure, axis = pyplot.subplots(figsize=(6, 3.5))
 axis.plot(100 * coverage, 100 * risk)
 axis.scatter(100 * kept.float().mean(), 100 * error, zorder=3, label="the rule")
-axis.axhline(5, linestyle="--", color="grey", label="promised risk")
+axis.axhline(1, linestyle="--", color="grey", label="promised risk")
 axis.set(xlabel="items kept, %", ylabel="error rate of those kept, %")
 axis.legend(frameon=False)
