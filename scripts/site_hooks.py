@@ -33,7 +33,7 @@ PAGES_OUTSIDE = ("CHANGELOG.md", "CONTRIBUTING.md", "tests/README.md")  # of the
 
 GALLERY = """# Gallery
 
-Short scripts that each answer one question, with their pictures. Download any of them as a script or as a notebook: they
+Short scripts that each answer one question, with their pictures. Download any of them as a script or a notebook: they
 need no data of yours and no network.
 """
 
