@@ -10,11 +10,12 @@ import numpy as np
 from mapie.classification import SplitConformalClassifier
 from matplotlib import pyplot
 from sklearn.metrics import log_loss
+from torch import nn
 
 import peppermill as pm
 
-model = pm.demo.network()
-validation, test = ((x.numpy()[:1000], y.numpy()[:1000]) for x, y in pm.demo.data())
+model = nn.Sequential(nn.Unflatten(1, (1, 28, 28)), pm.demo.network()).eval()  # scikit-learn likes rows of numbers
+validation, test = ((x.flatten(1).numpy()[:1000], y.numpy()[:1000]) for x, y in pm.demo.data())
 classifier = pm.PepClassifier(model, size=4, classes=range(10)).fit(validation[0][:500], validation[1][:500])
 print(f"sigma = {classifier.pep_.sigma:.3f}, T = {classifier.pep_.temperature:.2f}")
 print(f"log-loss {log_loss(test[1], classifier.predict_proba(test[0])):.4f}, accuracy {classifier.score(*test):.3f}")

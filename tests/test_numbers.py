@@ -39,7 +39,6 @@ DEFINITIONS = {
         "5e-2": "a tolerance of the check",
     },
     "docs/engines.md": {"128 MiB": "a limit of the engines", "8 MiB": "a limit of the engines"},
-    "docs/estimators.md": {"1.92": "half of the chi-squared quantile", "5 %": "a level of a test"},
     "docs/gotchas.md": {"0.1": "an example", "1e-3": "an example"},
     "docs/processes.md": {"60 s": "a time limit that the code sets"},
     "docs/report.md": {
