@@ -16,16 +16,18 @@ pep = pm.calibrate(model, validation, passes=4)
 print(pep.race)
 
 # %% [markdown]
-# Each point is a candidate: its NLL on items that it was not fitted on, against the price of a prediction. A point
-# further right must be clearly lower to win.
+# Each row is a candidate with its price. The point is its difference from the choice in NLL, on items that it was not
+# fitted on; the bar is one standard error. More passes win only if they are better by more than that.
 
 # %%
+rivals = [candidate for candidate in pep.race.candidates if candidate.name != "network"][::-1]
 figure, axis = pyplot.subplots(figsize=(6, 3.5))
-for candidate in pep.race.candidates:
-    chosen = candidate.verdict == "chosen"
-    axis.scatter(candidate.passes, candidate.nll, marker="*" if chosen else "o", s=160 if chosen else 40)
-    axis.annotate(f"  {candidate.name}", (candidate.passes, candidate.nll), fontsize=7, va="center")
-axis.set(xlabel="forward passes of a prediction", ylabel="NLL on held-out validation items", xlim=(0.5, 7))
+for row, candidate in enumerate(rivals):
+    color = "tab:orange" if candidate.verdict == "chosen" else "tab:blue"
+    axis.errorbar(candidate.difference, row, xerr=candidate.error, marker="o", capsize=3, color=color)
+axis.axvline(0, color="grey", linewidth=0.8)
+axis.set_yticks(range(len(rivals)), [f"{candidate.name} ({candidate.passes})" for candidate in rivals], fontsize=8)
+axis.set_xlabel("difference in NLL from the choice (orange)")
 
 # %% [markdown]
 # The race knows only the validation items. Test its choice on other items: a paired difference below zero is a gain.
