@@ -21,11 +21,12 @@ MODULE_NAMES = {*vars(nn.Module())}  # the attributes in which torch keeps a mod
 MAX_ATTRIBUTES = 100_000  # that are looked at, so that a network which holds its data set does not take for ever
 
 
-def shell_of(model: nn.Module) -> nn.Module:
+def shell_of(model: nn.Module, held: dict[int, Tensor] | None = None) -> nn.Module:
     """A copy of the network's structure that shares its parameters and owns everything else, buffers included.
 
     Members run on the shell through `torch.func.functional_call`. Whatever happens during the call (an interrupt,
-    another thread, a cache that the network fills, a hook that replaces a weight) happens to the shell.
+    another thread, a cache that the network fills, a hook that replaces a weight) happens to the shell. `held` replaces
+    tensors of the network by their ids.
     """
     _refuse_closures(model)
     memo: dict[int, Any] = {id(value): value for value in model.parameters()}
@@ -34,6 +35,7 @@ def shell_of(model: nn.Module) -> nn.Module:
         for value in vars(module).values():
             if isinstance(value, Tensor) and not value.is_leaf:  # torch copies no result of a computation
                 memo[id(value)] = value.detach().clone()
+    memo |= held or {}
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch warns of its own code when it copies an exported program
@@ -63,23 +65,30 @@ class Shells:
         self.model, self.guard = model, InputGuard()
         self.own = dict(model.named_parameters())
         self.is_small = sum(value.nbytes for value in self.own.values()) <= GUARDED_BYTES
-        self.idle = [shell_of(model)] if not _kept_tensors(model) else []
+        self.aliases = _aliases(model)
+        self.idle = [shell_of(model)] if not _kept_tensors(model) and not self.aliases else []
         self.changes_itself: bool | None = None  # unknown before the first call
         self.may_forget = True
 
     def __call__(self, params: dict[str, Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         forgotten: list[Any] = []
+        weights = {**self.own, **params}  # all: `functional_call` leaves another weight in a module that occurs twice
+        held: dict[int, Tensor] = {}
+        if self.aliases:
+            weights = {name: value.clone() for name, value in weights.items()}
+            for alias, name in self.aliases:
+                start = alias.storage_offset() - self.own[name].storage_offset()
+                held[id(alias)] = weights[name].as_strided(alias.shape, alias.stride(), start)
         try:
             shell = self.idle.pop()
         except IndexError:
-            shell = shell_of(self.model)
+            shell = shell_of(self.model, held)
             forgotten = _kept_tensors(shell) if self.may_forget else []
             for space, name in forgotten:
                 del space[name]
         before = attributes_of(shell) if self.changes_itself is None else None
-        weights = {**self.own, **params}  # all: `functional_call` leaves another weight in a module that occurs twice
         try:
-            if self.is_small:  # a network that writes to its weights gets a copy of these, too
+            if self.is_small and not self.aliases:  # a network that writes to its weights gets a copy of these, too
                 outputs = self.guard(partial(_called, shell), (weights, *args), kwargs)
             else:
                 outputs = self.guard(partial(_called, shell, weights), args, kwargs)
@@ -92,7 +101,7 @@ class Shells:
             return self(params, args, kwargs)
         if before is not None:
             self.changes_itself = not same_objects(before, attributes_of(shell))
-        if not self.changes_itself:
+        if not self.changes_itself and not self.aliases:
             self.idle.append(shell)  # only after success: an interrupted shell may hold a member's weights
         return outputs
 
@@ -104,6 +113,15 @@ def _kept_tensors(model: nn.Module) -> list[tuple[dict[str, Any], str]]:
         value for space in spaces for name, value in space.items() if type(value) is dict and name not in MODULE_NAMES
     ]
     return [(space, name) for space in spaces for name, value in space.items() if isinstance(value, Tensor)]
+
+
+def _aliases(model: nn.Module) -> list[tuple[Tensor, str]]:
+    """The parameters that the network holds under other names, or views of them: as an attribute, in a list."""
+    own = {value.untyped_storage().data_ptr(): name for name, value in model.named_parameters()}
+    flat = {id(value) for module in model.modules() for value in getattr(module, "_flat_weights", ())}  # torch's own
+    found = [value for value in attributes_of(model) if type(value) in (Tensor, nn.Parameter) and id(value) not in flat]
+    pointers = [(value, value.untyped_storage().data_ptr()) for value in found if value.layout == torch.strided]
+    return [(value, own[pointer]) for value, pointer in pointers if pointer and pointer in own]
 
 
 def _called(shell: nn.Module, params: dict[str, Tensor], *args: Any, **kwargs: Any) -> Any:
@@ -134,6 +152,8 @@ def attributes_of(model: nn.Module) -> list[Any]:
             pending += [*value, *value.values()]
         elif isinstance(value, (list, tuple, set, deque)):
             pending += value
+        elif isinstance(value, partial):
+            pending += [value.func, *value.args, *value.keywords.values()]
         else:
             pending += getattr(value, "__dict__", {}).values()
             slots = [name for kind in type(value).__mro__ for name in vars(kind).get("__slots__", ())]
