@@ -10,6 +10,7 @@ import os
 import sys
 import zipfile
 from collections.abc import Iterator
+from contextlib import nullcontext
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from peppermill.plumbing.optional import importing
 from peppermill.sources.pictures import resized_by_the_paper
@@ -190,27 +192,44 @@ class KerasModule(Slots):
             kwargs = {"training": False, **kwargs}
         values = {**dict(self.named_parameters(remove_duplicate=False)), **dict(self.named_buffers())}
         mapping = [(variable, values[name]) for name, variable in caller.variables.items()]
-        with keras.device(str(next(iter(values.values())).device)), keras.StatelessScope(state_mapping=mapping):
-            inside = {name: values[slot] for name, slot in caller.names_inside.items()}
-            return torch.func.functional_call(caller, inside, args, kwargs)
+        inside = {id(tensor): values[name] for name, tensor in caller.inside.items()}
+        with (
+            keras.device(str(next(iter(values.values())).device)),
+            keras.StatelessScope(state_mapping=mapping),
+            Replacement(inside) if inside else nullcontext(),
+        ):
+            return caller.model(*args, **kwargs)
 
 
-class _Caller(nn.Module):
-    """Calls the Keras model, the same for all copies; `functional_call` reaches modules of torch in it by `inside`."""
+class Replacement(TorchFunctionMode):
+    """Computes with other tensors in place of some, by their ids: so the modules of torch in a Keras model stay as
+    they are, also while a member runs.
+    """
 
-    model: Any
-
-    def __init__(self, model: Any, inside: list[nn.Module], variables: dict[int, Any], slots: Slots) -> None:
+    def __init__(self, tensors: dict[int, Tensor]) -> None:
         super().__init__()
-        self.inside = nn.ModuleList(inside)
-        self.__dict__["model"] = model  # not a part: its parameters are in the slots
+        self.tensors = tensors
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return function(*self._replaced(args), **self._replaced(kwargs or {}))
+
+    def _replaced(self, value: Any) -> Any:
+        if isinstance(value, Tensor):
+            return self.tensors.get(id(value), value)
+        if type(value) is dict:
+            return {key: self._replaced(part) for key, part in value.items()}
+        return type(value)(map(self._replaced, value)) if type(value) in (tuple, list) else value
+
+
+class _Caller:
+    """The Keras model, the same for all copies, and its Variables and the tensors of torch in it by their slots."""
+
+    def __init__(self, model: Any, modules: list[nn.Module], variables: dict[int, Any], slots: Slots) -> None:
+        self.model = model
         names = {id(value): name for name, value in (*slots.named_parameters(), *slots.named_buffers())}
         self.variables = {names[key]: variable for key, variable in variables.items() if key in names}
-        own = (*self.named_parameters(), *self.named_buffers())
-        self.names_inside = {name: names[id(value)] for name, value in own if id(value) in names}
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        return self.model(*args, **kwargs)
+        tensors = [tensor for module in modules for tensor in (*module.parameters(), *module.buffers())]
+        self.inside = {names[id(tensor)]: tensor for tensor in tensors if id(tensor) in names}
 
     def __deepcopy__(self, memo: Any) -> _Caller:
         return self

@@ -321,6 +321,42 @@ def test_a_torch_module_inside_a_keras_model_stays_in_evaluation_mode():
     assert points[0].log_likelihood != points[1].log_likelihood  # the noise reaches the module of torch
 
 
+def test_a_torch_module_inside_a_keras_model_keeps_its_weights_while_members_run():
+    """An interrupt or another thread in the middle of a call finds them as they are."""
+
+    class Watched(nn.LSTM):
+        def forward(self, x):
+            held.append([id(value) for value in self.parameters()])
+            return super().forward(x)[0][:, -1]
+
+    def build():
+        torch.manual_seed(0)
+        wrapped = keras.layers.TorchModuleWrapper(Watched(6, 3, batch_first=True), output_shape=(None, 3))
+        return keras.Sequential([keras.Input((4, 6)), wrapped]).eval(), wrapped.module
+
+    held = []
+    (model, inside), x = build(), torch.randn(5, 4, 6)
+    mine, values = [id(value) for value in inside.parameters()], [value.clone() for value in inside.parameters()]
+    pep = pm.PepEnsemble.at_sigma(model, 0.5, size=3)
+    held.clear()
+    with torch.no_grad():
+        found = pep.member_log_probs(x)
+    assert held
+    assert all(ids == mine for ids in held)
+    for now, before in zip(inside.parameters(), values, strict=True):
+        assert torch.equal(now, before)
+    own_names = {id(value): name for name, value in inside.named_parameters()}
+    slots = dict(as_network(model).named_parameters())
+    for j in range(3):
+        _, changed = build()
+        with torch.no_grad():
+            for name in pep.recipe.selected:
+                weight = changed.get_parameter(own_names[id(slots[name])])
+                weight += 0.5 * pep.recipe.noise.draw(name, j, weight)
+            expected = changed(x).log_softmax(dim=1)
+        torch.testing.assert_close(found[j], expected)
+
+
 def test_what_keras_makes_without_torch_is_refused_with_the_cure():
     with pytest.raises(
         TypeError, match=r"`model` is a Mean, which is not a torch\.nn\.Module: set KERAS_BACKEND=torch befor"
