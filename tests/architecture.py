@@ -84,7 +84,8 @@ BUDGET = {
     "views": (150, 2),
     # The plan has 1,250: the trace that patches no other thread, what it may not bake in, and a comparison with the
     # plain network before the first use of every plan.
-    "engines": (1476, 12),
+    # And a weight that the network holds in several places.
+    "engines": (1510, 12),
     "streaming": (625, 5),  # not in the plan: predictions for data of any length, in parts
     "predictors": (366, 7),  # 60 more: any calibrator for any predictor, and test-time augmentation
     "evaluation": (
@@ -95,16 +96,15 @@ BUDGET = {
     "datasets": (319, 4),  # the plan has 280 in 3: loaders with other options came from plumbing
     "distributed": (122, 2),  # 14 more: what any process has to say to the others
     "export": (375, 5),  # the plan has 350: calibrators, views and uncertainties as outputs
-    "sources": (
-        1854,
-        17,
-    ),  # 100 more: sizes are read before arrays, pictures are cached as bytes, or read without a cache
+    # 120 more: modules of torch in a Keras model stay as they are, sizes are read before arrays, pictures are cached as
+    # bytes, or read without a cache.
+    "sources": (1875, 17),
     "report": (1470, 11),  # the plan has 1,600: the race, and risk against coverage
     "integrations": (377, 3),
     "cli": (1434, 19),  # the plan has 1,350 in 18: calibrate, abstain, columns of predict
     "demo": (100, 2),
     "plumbing": (
-        498,
+        505,
         8,
     ),  # the plan has 340 in 8: calls of a network came from data.py, Keras' door, the tables of results
 }

@@ -19,7 +19,7 @@ from torch import Tensor, fx, nn
 
 from peppermill.engines import PRECISIONS, autocast
 from peppermill.engines.network_shell import Shells, attributes_of, same_objects
-from peppermill.plumbing.nested import output_tensor, same_tensor
+from peppermill.plumbing.nested import is_written, output_tensor
 from peppermill.plumbing.networks import device_of
 from peppermill.plumbing.warnings import warn_user
 from peppermill.types import Params
@@ -116,7 +116,7 @@ class TracedForm:
         self.state = {name: value.detach() for name, value in (*model.named_parameters(), *model.named_buffers())}
         self.plain, self.selected, self.channels_last = plain, selected, channels_last
         self.agreed: dict[Any, bool] = {}  # whether the network gives the same outputs, by the kind of inputs
-        self.writes = False  # whether the network writes to its input
+        self.writes, self.raised = False, False  # whether the network writes to its input, or refused a batch
         recorder = Recorder(model)
         self.graph, self.reads, self.modules = recorder.graph, [*recorder.reads.values()], [*model.modules()]
         first: dict[int, str] = {}  # the network's own name of each array, by every path that the graph may read
@@ -163,7 +163,8 @@ class TracedForm:
         if _unusual_arguments(args, kwargs):
             return False
         if (kind := kind_of(args[0])) not in self.agreed:
-            x, moved = args[0][:CHECKED_ITEMS], {name: moved_weight(self.state[name]) for name in self.selected}
+            x = args[0][:CHECKED_ITEMS]
+            moved = {name: moved_weight(self.state[name], k) for k, name in enumerate(self.selected)}
             self.agreed[kind] = self._agrees(x, {}) and self._agrees(different(x), moved)
         return self.agreed[kind]
 
@@ -171,9 +172,10 @@ class TracedForm:
         try:
             given = x.clone()
             found = self(self.fold(params), (given,), {})
-            self.writes |= not same_tensor(x, given)
+            self.writes |= is_written(x, given)
             return agree(found, self.plain(params, (x,), {}))
         except Exception:  # of the network itself: the plain form, which runs next, raises it again
+            self.raised = True
             return False
 
     def _laid_out(self, tensors: list[Tensor | None]) -> list[Tensor | None]:
@@ -214,6 +216,11 @@ def forms_of(
             if form.takes(args, kwargs):
                 return plain, form
             plain.reason = "the traced network gives other outputs than the network"
+            if not channels_last and not form.raised:
+                warn_user(
+                    f"this {type(model).__name__} gives other outputs when torch.fx traces it than when it is called, "
+                    "so its members run as it is, one after another: the numbers are right, the time may be longer."
+                )
         except Exception as error:
             reason = str(error).partition("\n")[0][:120]
             plain.reason = f"torch.fx cannot trace it ({type(error).__name__}: {reason})"
@@ -245,9 +252,10 @@ def different(x: Tensor) -> Tensor:
     return 1.25 * x.flip(0) + 0.1
 
 
-def moved_weight(weight: Tensor) -> Tensor:
+def moved_weight(weight: Tensor, number: int) -> Tensor:
     """Other weights of the same size, in one piece of memory: what was baked in from the network's own shows."""
-    wave = torch.arange(weight.numel(), dtype=torch.float32, device=weight.device).cos_().view_as(weight)
+    places = torch.arange(weight.numel(), dtype=torch.float32, device=weight.device)
+    wave = places.add_(number).cos_().view_as(weight)  # equal weights move apart
     size = float(weight.norm()) / weight.numel() ** 0.5 or 1.0
     return wave.mul_(0.05 * size).add_(weight).to(weight.dtype)
 

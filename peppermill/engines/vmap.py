@@ -130,6 +130,8 @@ def _batched(form: TracedForm) -> fx.Graph | None:
             varying |= {node} if node.meta.get("varies") else set()
         elif varying & set(node.all_input_nodes):
             varying.add(node)
+            if node.target is F.linear and node.kwargs:
+                return None
             if node.target is F.linear and node.args[1] in varying:
                 node.target, node.args[1].meta["kernel"] = member_linear, True
             elif node.op == "call_module":

@@ -300,3 +300,38 @@ def test_a_first_call_takes_little_more_memory_than_a_plain_pass():
         plain = peak(lambda: model(x))
         first = peak(lambda: pm.PepEnsemble.at_sigma(model, 0.01, size=10)(x))
     assert first <= 1.5 * plain
+
+
+@pytest.mark.parametrize("engine", ["auto", "loop", "vmap"])
+def test_a_write_that_shows_in_later_items_only_never_reaches_the_data(engine):
+    """The first items are positive, so the activation in place writes the values that are there."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.LeakyReLU(0.1, inplace=True), nn.Linear(6, 3)).eval()
+    x, y = torch.rand(40, 6), torch.arange(40) % 3
+    x[20:] *= -1
+    before = x.clone()
+    pm.fit(model, (x, y), size=2, batch_size=10, engine=engine)
+    pm.evaluate(model, (x, y))
+    assert torch.equal(x, before)
+
+
+def test_a_trace_that_differs_from_the_network_is_said_once_and_not_used():
+    class Moody(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(6, 3)
+
+        def forward(self, x):
+            return self.layer(x) if isinstance(x, torch.Tensor) else self.layer(x) * 2
+
+    torch.manual_seed(0)
+    model, x = Moody().eval(), torch.randn(8, 6)
+    pep = pm.PepEnsemble.at_sigma(model, 0.2, size=3)
+    with torch.no_grad(), pytest.warns(pm.PepWarning, match="gives other outputs when torch.fx traces it"):
+        found = pep.member_log_probs(x)
+    with torch.no_grad():
+        pep.member_log_probs(x)  # says nothing: a warning is an error here
+    for j, weight in enumerate(
+        model.layer.weight + 0.2 * pep.recipe.noise.draw("layer.weight", j, model.layer.weight) for j in range(3)
+    ):
+        torch.testing.assert_close(found[j], nn.functional.linear(x, weight, model.layer.bias).log_softmax(dim=1))
