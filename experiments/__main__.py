@@ -22,6 +22,8 @@ EXPERIMENTS: dict[str, tuple[str, str]] = {
     "figure3": ("experiments.figure3", "overfitting against the PEP effect and sigma*, after every epoch"),
     "noise": ("experiments.noise_laws", "uniform against Gaussian noise, paired"),
     "ood": ("experiments.out_of_distribution", "out-of-distribution detection with a WideResNet-28x10"),
+    "unknown": ("experiments.unknown_images", "images of other data sets: AUROC by confidence, entropy, information"),
+    "shift": ("experiments.shift", "CIFAR-10 networks under 15 corruptions at 5 severities"),
     "swa": ("experiments.swa_schedules", "schedules of stochastic weight averaging, and their distance from the paper"),
     "race": ("experiments.race", "one-pass calibrators, views and noise, and what the race chooses"),
     "page": ("experiments.page", "write docs/paper.md from the results"),

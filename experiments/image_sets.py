@@ -32,8 +32,11 @@ class ImageSet:
     test: tuple[Tensor, Tensor]
 
 
-def read_image_set(name: str, folder: Path | None = None) -> ImageSet:
-    """The data set of this name, from `folder` or from the folder that `PEPPERMILL_DATA` names."""
+def read_image_set(name: str, folder: Path | None = None, test_only: bool = False) -> ImageSet:
+    """The data set of this name, from `folder` or from the folder that `PEPPERMILL_DATA` names.
+
+    With `test_only` the training images are not read and need not be there; those of the test stand in their place.
+    """
     given = folder or Path(os.environ.get("PEPPERMILL_DATA", "data"))
     readers: dict[Path, Callable[[Path, str], Arrays]] = {
         given / f"{name}.npz": _npz,
@@ -46,7 +49,8 @@ def read_image_set(name: str, folder: Path | None = None) -> ImageSet:
     for path, reader in readers.items():
         if path.is_file():
             try:
-                return ImageSet(_tensors(*reader(path, "train")), _tensors(*reader(path, "test")))
+                test = _tensors(*reader(path, "test"))
+                return ImageSet(test if test_only else _tensors(*reader(path, "train")), test)
             except (OSError, EOFError, KeyError, IndexError, ValueError, zlib.error, zipfile.BadZipFile) as error:
                 raise ValueError(f"{name} in {path.parent} is damaged or incomplete ({error}).") from error
     raise FileNotFoundError(

@@ -22,6 +22,7 @@ GENERATED = {
     "docs/paper.md": "python -m experiments page",
     "docs/race.md": "python -m experiments race",
     "docs/reliability.md": "make stress",
+    "docs/shift.md": "python -m experiments shift",
 }
 
 #: Numbers that are not measured: limits that the code sets, names of sections, levels of tests.

@@ -1,0 +1,113 @@
+"""docs/shift.md: the networks under corruption and on images of other data sets, from `results/shift/*.json`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from experiments.page.markdown import table
+
+PAGE = Path("docs/shift.md")
+SCORES = {"nll": ("NLL", 1, 3), "brier": ("Brier", 1, 3), "ece": ("ECE %", 100, 1), "error": ("error %", 100, 1)}
+SCORES["aurc"] = ("AURC %", 100, 2)
+
+OPENING = """# Other images than those it was tuned on
+
+Every method is tuned on clean validation images. What is left of it on corrupted images, and does it know images of
+other data sets? `python -m experiments shift` and `python -m experiments unknown` write this page from
+`results/shift/*.json`.
+"""
+NO_SHIFT = """No results yet: `{command}`
+makes them, for ResNet-20 and ResNet-56 on CIFAR-10 under the 15 corruptions of Hendrycks and Dietterich at five
+severities, 2,500 images each. A run that was stopped continues.
+"""
+UNKNOWN = """A score that grows with uncertainty should be larger for images of another data set. AUROC: how often it
+is, for a pair of images (one half is chance, larger is better). FPR95: the share of known images that pass for strange
+ones, if 95 % of the strange ones are found (smaller is better). In brackets 95 % intervals: over images (bootstrap) for
+one network, over networks (Student's t) for several. ✓: better than the network's own confidence on the same images,
+✗: worse; the interval of the paired difference does not contain 0. Fashion-MNIST networks see MNIST and notMNIST,
+CIFAR-10 networks see CIFAR-100.
+"""
+SHIFT_COMMAND = "python -m experiments shift --weights FOLDER --device cuda --precision tf32"
+
+
+def write_page(results: Path, page: Path = PAGE) -> str:
+    """The page from all results in the folder."""
+    found = [json.loads(path.read_text()) for path in sorted(results.glob("*.json"))]
+    text = page_of([one for one in found if "cells" in one], [one for one in found if "models" in one])
+    page.parent.mkdir(parents=True, exist_ok=True)
+    page.write_text(text, encoding="utf-8")
+    return text
+
+
+def page_of(shifts: list[dict[str, Any]], unknown: list[dict[str, Any]]) -> str:
+    """The opening, the corruptions, then the other data sets."""
+    lines = [OPENING, "## Corrupted images", ""]
+    if not shifts:
+        lines.append(NO_SHIFT.format(command=SHIFT_COMMAND))
+    for one in shifts:
+        lines += [f"### {one['title']}", "", _severities(one), "", _made(one), ""]
+    lines += ["## Images of other data sets", ""]
+    lines.append(UNKNOWN if unknown else "No results yet: `python -m experiments unknown`.")
+    for one in unknown:
+        lines += [_unknown(one), "", _made(one), ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _severities(one: dict[str, Any]) -> str:
+    """For every severity and method: the median over corruptions and the quartiles, as the boxes of Ovadia et al."""
+    rows = []
+    levels = sorted({int(key.split()[-1]) for key in one["cells"]})
+    for level in levels:
+        cells = [cell for key, cell in one["cells"].items() if int(key.split()[-1]) == level]
+        for method in cells[0]:
+            texts = []
+            for score, (_, unit, digits) in SCORES.items():
+                values = [unit * cell[method][score] for cell in cells]
+                low, middle, high = np.quantile(values, (0.25, 0.5, 0.75))
+                box = f" [{low:.{digits}f}, {high:.{digits}f}]" if len(values) > 1 else ""
+                texts.append(f"{middle:.{digits}f}{box}")
+            rows.append([str(level) if level else "clean", method, *texts])
+    return table(["severity", "method", *(title for title, _, _ in SCORES.values())], rows)
+
+
+def _unknown(one: dict[str, Any]) -> str:
+    rows = []
+    for other in one["models"][0]["outside"]:
+        for method, scores in one["models"][0]["outside"][other].items():
+            for score in scores:
+                found = [model["outside"][other][method][score] for model in one["models"]]
+                texts = [_cell([each[measure] for each in found], measure == "auroc") for measure in ("auroc", "fpr95")]
+                rows.append([other, method, score, *texts])
+    heads = ["strange images", "method", "score", "AUROC", "FPR95 %"]
+    title = "the embedded network" if one["network"] == "demo" else one["network"]
+    count = f", {len(one['models'])} networks" if len(one["models"]) > 1 else ""
+    return f"### {title[0].upper()}{title[1:]}{count}\n\n" + table(heads, rows)
+
+
+def _cell(found: list[dict[str, Any]], larger_is_better: bool) -> str:
+    unit, digits = (1, 3) if larger_is_better else (100, 1)
+    low, high, _ = _interval(found, "difference", "difference interval")
+    mark = "" if low <= 0 <= high else " ✓" if (low > 0) == larger_is_better else " ✗"
+    lower, upper, value = _interval(found, "value", "interval")
+    return f"{unit * value:.{digits}f} [{unit * lower:.{digits}f}, {unit * upper:.{digits}f}]{mark}"
+
+
+def _interval(found: list[dict[str, Any]], key: str, interval: str) -> tuple[float, float, float]:
+    """Lower end, upper end and mean, over images for one network and over networks for several."""
+    values = np.array([one[key] for one in found])
+    if len(values) == 1:
+        return found[0][interval][0], found[0][interval][1], float(values[0])
+    half = float(stats.t.ppf(0.975, len(values) - 1) * stats.sem(values))
+    return float(values.mean()) - half, float(values.mean()) + half, float(values.mean())
+
+
+def _made(one: dict[str, Any]) -> str:
+    made = one["provenance"]
+    count = f"{one['items']:,} images for each. " if "items" in one else ""
+    note = f" {one['note']}" if one.get("note") else ""
+    return f"{count}Made by `{made['command']}` at {made.get('commit') or 'an unknown commit'}.{note}"
