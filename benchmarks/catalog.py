@@ -11,6 +11,7 @@ BENCHMARKS: dict[str, dict[str, tuple[str, ...]]] = {
     "core": {"cpu": ()},
     "engines": {"cpu": (), "cuda": ("--device", "cuda")},
     "precision": {"cpu": ()},
+    "uncertainty": {"cpu": (), "cuda": ("--device", "cuda")},
     "tuning": {"cpu": ("demo",)},
     "replays": {"cpu": ("demo",)},
     "calibrators": {"cpu": ()},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -71,6 +71,11 @@ class Effects:
     temperature: float = 1.0
     method: str = "PEP"
 
+    @property
+    def shown(self) -> set[int]:
+        """The numbers of the items that are named."""
+        return {effect.item for effect in (*self.helped, *self.hurt)}
+
 
 def helped_and_hurt(pep: PepEnsemble, data: Data | Batches, *, count: int = COUNT, images: bool = True) -> Effects:
     """The `count` items that the ensemble helps most and those that it hurts most, against its own network.
@@ -80,7 +85,7 @@ def helped_and_hurt(pep: PepEnsemble, data: Data | Batches, *, count: int = COUN
     batches = data if isinstance(data, Batches) else Batches(data, pep.model)
     network = predict(pep.model, batches, likelihood=pep.likelihood)
     found = effects_of(network, pep.member_pass(batches), pep.calibrator, count)
-    return with_images(found, batches) if images else found
+    return with_images(found, inputs_of(batches, found.shown, found.items)) if images else found
 
 
 def effects_of(
@@ -113,23 +118,26 @@ def effects_of(
     )
 
 
-def with_images(effects: Effects, batches: Batches) -> Effects:
-    """The same effects, each item with its picture; unchanged if the inputs are not images."""
-    from peppermill.report.thumbnail import thumbnail  # only here does an evaluation draw something
+def inputs_of(batches: Batches, wanted: Collection[int], count: int) -> dict[int, Tensor]:
+    """The inputs with these numbers; none if they are not tensors, or not one for each of `count` items.
 
-    chosen = {effect.item for effect in (*effects.helped, *effects.hurt)}
+    In a segmentation an item is a pixel and has no input of its own.
+    """
     found: dict[int, Tensor] = {}
     start = 0
     for inputs, _ in batches:
         known = inputs if isinstance(inputs, Tensor) else ()
-        found |= {item: known[item - start] for item in chosen if start <= item < start + len(known)}
+        found |= {k: known[k - start] for k in wanted if start <= k < start + len(known)}
         start += len(known)
-    if start != effects.items:  # as in a segmentation, where an item is a pixel and has no image of its own
-        return effects
-    pictures = {item: thumbnail(value) for item, value in found.items()}
+    return found if start == count else {}
+
+
+def with_images(effects: Effects, inputs: Mapping[int, Tensor]) -> Effects:
+    """The same effects, each item with the picture of its input if that is an image."""
+    from peppermill.report.thumbnail import thumbnail  # only here does an evaluation draw something
 
     def pictured(shown: Iterable[Effect]) -> tuple[Effect, ...]:
-        return tuple(replace(effect, image=pictures.get(effect.item)) for effect in shown)
+        return tuple(replace(e, image=thumbnail(inputs[e.item]) if e.item in inputs else None) for e in shown)
 
     return replace(effects, helped=pictured(effects.helped), hurt=pictured(effects.hurt))
 

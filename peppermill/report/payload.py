@@ -28,6 +28,7 @@ def payload(content: Mapping[str, Any]) -> dict[str, Any]:
             "curvature": curvature and [*zip(*(curvature[name] for name in predicted), strict=True)],
             "overfitting": overfitting and [{k: p[k] for k in points} for p in overfitting["points"]],
             "sizes": _sizes(content),
+            "uncertainty": (content.get("uncertainty") or {}).get("measures"),
             "risk": {
                 "methods": [{"name": m["name"], "risks": m["risks"]} for m in content["methods"] if m.get("risks")],
                 "rule": content.get("abstention"),

@@ -14,13 +14,14 @@ from peppermill.data import Batches
 from peppermill.ensemble import PepEnsemble
 from peppermill.evaluation.abstention import Abstention
 from peppermill.evaluation.comparison import compare, compare_all
-from peppermill.evaluation.item_effects import effects_of, with_images
+from peppermill.evaluation.item_effects import effects_of, inputs_of, with_images
 from peppermill.evaluation.member_count import size_curve_of
 from peppermill.evaluation.scores import evaluate
 from peppermill.evaluation.sweep import Sweep, sweep_ensemble
 from peppermill.predictions import Predictions, likelihood_of, predict
 from peppermill.report.provenance import provenance
 from peppermill.report.run import Run, method_of, plain
+from peppermill.report.uncertain_items import uncertain_items, with_pictures
 from peppermill.report.verdict import judged, rival_of
 from peppermill.types import Data, Likelihood
 
@@ -61,24 +62,32 @@ def record_run(
     # Without a temperature the ensemble's probability is the mean of its members', so prefer such an ensemble.
     noisy = [name for name, pep in ensembles.items() if pep.sigma and pep.likelihood.name != "gaussian"]
     shown = min(noisy, key=lambda name: ensembles[name].calibrator != UNCALIBRATED, default=None)
+    doubtful = shown or next(reversed(ensembles), next(iter(predictors)))  # whose uncertainty is shown
     predictions: dict[str, Predictions] = {}
     effects, sizes = None, None
     for name, predictor in predictors.items():
         if name == shown and predictions:
-            members = predictor.member_pass(batches)
+            members = predictor.member_pass(batches, uncertainty=True)
             predictions[name] = predictor.predictions_of(members)
             network = next(iter(predictions.values()))
             effects = replace(effects_of(network, members, predictor.calibrator), method=name)
-            effects = with_images(effects, batches) if images else effects
             if predictor.calibrator == UNCALIBRATED:  # otherwise the curve needs a pass of its own
                 sizes = replace(size_curve_of(predictor, members, seed=seed), method=name)
         else:
             chosen = likelihood_of(predictor, likelihood, *predictors.values())
-            predictions[name] = predict(predictor, batches, likelihood=chosen)
+            predictions[name] = predict(predictor, batches, likelihood=chosen, uncertainty=name == doubtful)
     baseline, *others = predictions
     classes = predictions[baseline].log_probs.shape[1]
     if class_names and len(class_names) != classes:
         raise ValueError(f"`class_names` has {len(class_names)} names, but the network has {classes} classes.")
+    doubt, items = uncertain_items(doubtful, predictions[doubtful]), len(predictions[doubtful].labels)
+    if images:
+        count = doubt["examples"] if doubt else items
+        named = effects if effects and count == items else None  # pixels have no pictures
+        numbers = {one["item"] for one in doubt["shown"]} if doubt else set()
+        inputs = inputs_of(batches, numbers | (named.shown if named else set()), count)
+        effects = with_images(named, inputs) if named else effects
+        doubt = doubt and with_pictures(doubt, predictors[doubtful], inputs, predictions[doubtful])
     compared = compare_all(predictions[baseline], {name: predictions[name] for name in others}, bins=bins, seed=seed)
     methods = tuple(
         method_of(
@@ -101,6 +110,7 @@ def record_run(
         class_names=tuple(class_names),
         effects=effects,
         sizes=sizes,
+        uncertainty=doubt,
         abstention=_kept(rule, predictors, predictions) if rule else None,
         race=races[-1] if races else None,
     )

@@ -62,6 +62,7 @@ class Run:
     sizes: SizeCurve | None = None
     race: Mapping[str, Any] | None = None
     rival: Mapping[str, Any] | None = None
+    uncertainty: Mapping[str, Any] | None = None  # histograms for right and wrong items, the most uncertain items
     abstention: Mapping[str, Any] | None = None  # a rule of `abstain`, and what became of it on the test items
 
     def table(self) -> Table:

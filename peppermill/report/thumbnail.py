@@ -10,21 +10,29 @@ import torch
 from torch import Tensor
 
 SIDE = 64  # pixels of the longer side: enough to recognise a garment or a dog, a few kilobytes at most
+ORANGE = (213, 94, 0)
 
 
-def thumbnail(item: Tensor) -> str | None:
+def thumbnail(item: Tensor, side: int = SIDE) -> str | None:
     """The picture of one item, [channels, height, width] or [height, width, channels]; None if it is not an image."""
     pixels = _channels_last(item.detach().cpu())
     if pixels is None or not bool(pixels.isfinite().all()):
         return None
-    return base64.b64encode(png(_shrunk(_bytes(pixels)))).decode()
+    return base64.b64encode(png(_shrunk(_bytes(pixels), side))).decode()
+
+
+def heat(values: Tensor, side: int = SIDE) -> str:
+    """Values in 0..1, [height, width], as an orange layer to lay over a picture: the larger, the less transparent."""
+    color = torch.tensor(ORANGE, dtype=torch.float64).expand(*values.shape, 3)
+    layer = torch.cat([color, 230 * values.double().cpu().clamp(0, 1)[..., None]], dim=-1).round().to(torch.uint8)
+    return base64.b64encode(png(_shrunk(layer, side))).decode()
 
 
 def png(pixels: Tensor) -> bytes:
-    """Bytes [height, width, 1 or 3] as a PNG file (ISO/IEC 15948: header, one compressed block of rows, end)."""
+    """Bytes [height, width, 1, 3 or 4] as a PNG file (ISO/IEC 15948: header, one compressed block of rows, end)."""
     height, width, channels = pixels.shape
     rows = b"".join(b"\0" + row.numpy().tobytes() for row in pixels.contiguous())
-    header = struct.pack(">IIBBBBB", width, height, 8, {1: 0, 3: 2}[channels], 0, 0, 0)
+    header = struct.pack(">IIBBBBB", width, height, 8, {1: 0, 3: 2, 4: 6}[channels], 0, 0, 0)
     parts = ((b"IHDR", header), (b"IDAT", zlib.compress(rows, 9)), (b"IEND", b""))
     chunks = (struct.pack(">I", len(c)) + name + c + struct.pack(">I", zlib.crc32(name + c)) for name, c in parts)
     return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
@@ -48,10 +56,10 @@ def _bytes(pixels: Tensor) -> Tensor:
     return (pixels * 255).round().to(torch.uint8)
 
 
-def _shrunk(pixels: Tensor) -> Tensor:
-    """No side longer than SIDE; each new pixel is the mean of the pixels that it covers."""
+def _shrunk(pixels: Tensor, longest: int) -> Tensor:
+    """No side longer than `longest`; each new pixel is the mean of the pixels that it covers."""
     height, width, _ = pixels.shape
-    factor = min(1.0, SIDE / max(height, width))
+    factor = min(1.0, longest / max(height, width))
     if factor == 1:
         return pixels
     size = (max(1, round(height * factor)), max(1, round(width * factor)))

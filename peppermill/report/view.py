@@ -10,6 +10,7 @@ from peppermill.evaluation.scores import number, row_of, signed, with_unit
 from peppermill.report import table
 from peppermill.report.payload import TOP_CLASSES, class_name, star
 from peppermill.report.verdict import judged, outcome, p_words, verdict
+from peppermill.uncertainty import CLASS_UNCERTAINTIES
 
 _WHY = " (being less sure costs a little where the network was right, and saves much where it was sure and wrong)"
 LOSSES = (0.01, 0.003, 0.001)  # of NLL
@@ -29,6 +30,7 @@ def view(content: Mapping[str, Any]) -> dict[str, Any]:
         "effects": _effects(content),
         "curvature": content.get("curvature"),
         "overfitting": content.get("overfitting"),
+        "uncertainty": _uncertainty(content),
         "sizes": _sizes(content.get("sizes")),
         "rule": _rule(content.get("abstention")),
         "provenance": _groups(content),
@@ -98,7 +100,8 @@ def _difference(name: str, difference: Mapping[str, Any], level: float) -> dict[
     lower, upper = (signed(name, difference[key]) for key in ("lower", "upper"))
     permutation = difference["permutation_p_value"]
     return {
-        "text": f"{signed(name, difference['value'])} [{lower}, {upper}]",
+        "text": signed(name, difference["value"]),
+        "interval": f"[{lower}, {upper}]",
         "p": p_words(difference["p_value"]),
         "test": difference["test"] + (f"; permutation {p_words(permutation)}" if permutation is not None else ""),
         "outcome": outcome(name, difference, level),
@@ -142,6 +145,31 @@ def _item(content: Mapping[str, Any], effect: Mapping[str, Any]) -> dict[str, An
         "network": f"{100 * effect['network']:.1f} %",
         "ensemble": f"{100 * effect['ensemble']:.1f} %",
         "kind": kinds.get((was_right, is_right), "wrong before and after"),
+    }
+
+
+def _uncertainty(content: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The measures in words, and the most uncertain items as cards or with maps."""
+    panel = content.get("uncertainty")
+    if not panel:
+        return None
+    names = {name: (name.replace("_", " "), words.replace("_", " ")) for name, words in CLASS_UNCERTAINTIES.items()}
+    cards = []
+    for one in panel["shown"]:
+        pictures = {name: one.get(name) or "" for name in ("image", "heat")}
+        card = {name: text if _BASE64.fullmatch(text) else None for name, text in pictures.items()}
+        card |= {"item": f"{one['item']:,}", "value": f"{one['value']:.3f}"}
+        if "label" in one:
+            right = one["label"] == one["predicted"]
+            card |= {"right": right, "label": class_name(content, one["label"])}
+            card |= {"said": class_name(content, one["predicted"]), "confidence": f"{100 * one['confidence']:.1f} %"}
+        cards.append(card)
+    return {
+        **{name: panel[name] for name in ("method", "items", "wrong")},
+        "ranked": names[panel["ranked"]][0],
+        "measures": [(*names[measure["name"]], measure["auroc"]) for measure in panel["measures"]],
+        "cards": [card for card in cards if "label" in card],
+        "maps": [card for card in cards if card["heat"]],
     }
 
 

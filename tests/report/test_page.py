@@ -12,7 +12,6 @@ from typer.testing import CliRunner
 
 import peppermill as pm
 from peppermill.cli.app import app
-from peppermill.data import Batches
 from peppermill.evaluation.item_effects import effects_of, with_images
 from peppermill.likelihood import Categorical
 from peppermill.passes import MemberPass
@@ -71,7 +70,7 @@ def test_nothing_on_the_page_is_elsewhere(run, tmp_path):
     """Every address in it is data, and its policy lets the browser ask for nothing."""
     found = page(run, tmp_path)
     addresses = [attrs[key] for _, attrs in found.elements for key in ("src", "href") if key in attrs]
-    assert len(addresses) == 1 + len(run.effects.helped) + len(run.effects.hurt)
+    assert len(addresses) == 1 + len(run.effects.helped) + len(run.effects.hurt) + len(run.uncertainty["shown"])
     assert all(address.startswith("data:image/") for address in addresses)
     policy = next(attrs["content"] for _, attrs in found.elements if "http-equiv" in attrs)
     assert policy.startswith("default-src 'none'; script-src 'sha256-")
@@ -118,7 +117,7 @@ def test_verdict_table_and_provenance_can_be_read_without_scripts(run, tmp_path)
     assert re.search(r"PEP (makes|changes|leaves) ", text)
     assert f"{nll.value:.4f}[{nll.lower:.4f}, {nll.upper:.4f}]" in text
     difference = run.methods[2].comparison.nll
-    assert f"−{-difference.value:.4f} [−{-difference.lower:.4f}" in text
+    assert f"−{-difference.value:.4f}[−{-difference.lower:.4f}" in text
     for part in (torch.__version__, run.provenance["fingerprint"]["parameters"], "validation items", "stripes"):
         assert part in text
 
@@ -140,7 +139,17 @@ def figures(found):
 
 def test_a_run_without_a_sweep_has_no_slider(run, tmp_path):
     found = page(replace(run, sweep=None), tmp_path)
-    assert figures(found) == {"race", "method", "members", "classes", "curvature", "overfitting", "sizes", "risk"}
+    assert figures(found) == {
+        "race",
+        "method",
+        "members",
+        "classes",
+        "curvature",
+        "overfitting",
+        "sizes",
+        "risk",
+        "uncertainty",
+    }
     assert not [attrs for tag, attrs in found.elements if tag == "input"]
 
 
@@ -301,10 +310,7 @@ def large_run(run, items=50_000, classes=1_000):
     effects = effects_of(predictions, MemberPass(0.1, rows, averaged, labels))
     images = torch.randint(256, (items // 50, 3, 256, 256), dtype=torch.uint8, generator=generator)
     shown = [replace(e, item=e.item % len(images)) for e in (*effects.helped, *effects.hurt)]
-    pictured = with_images(
-        replace(effects, helped=tuple(shown[:6]), hurt=tuple(shown[6:]), items=len(images)),
-        Batches([(images, labels[: len(images)])]),
-    )
+    pictured = with_images(replace(effects, helped=tuple(shown[:6]), hurt=tuple(shown[6:])), dict(enumerate(images)))
     points = tuple(
         replace(run.sweep.points[k % 12], sigma=k / 100, member_log_likelihoods=tuple(rows[:, k].tolist()))
         for k in range(20)
@@ -313,7 +319,7 @@ def large_run(run, items=50_000, classes=1_000):
         run,
         title="50,000 items of 1,000 classes",
         class_names=tuple(f"class number {k}, {'a long name ' * 3}" for k in range(classes)),
-        effects=replace(pictured, items=items),
+        effects=pictured,
         sweep=replace(run.sweep, points=points, items=items),
     )
 

@@ -24,7 +24,7 @@ FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
-WIDE, NARROW = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
+WIDE, MIDDLE, NARROW = ({"width": width, "height": 900} for width in (1400, 1200, 390))
 
 if CHROMIUM is None:
     pytest.skip("no Chromium is installed here: `apt-get install chromium`", allow_module_level=True)
@@ -363,15 +363,20 @@ def seconds_to_open(browser, path):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("viewport", [WIDE, NARROW], ids=["wide", "narrow"])
+@pytest.mark.parametrize("viewport", [WIDE, MIDDLE, NARROW], ids=["wide", "middle", "narrow"])
 def test_it_fits_its_window_and_is_photographed(run, opener, tmp_path, viewport, scheme):
     """`PEPPERMILL_SCREENSHOTS=folder` keeps the pictures, to be looked at."""
     page = opener(run, viewport=viewport, scheme=scheme).page
     assert page.evaluate("document.documentElement.scrollWidth") <= viewport["width"]
     wider = "all => all.filter(e => e.getBoundingClientRect().right > document.documentElement.clientWidth + 1).length"
     assert page.locator("h1, h2, .sentence, .tile, figure, .item, .control, .numbers dd").evaluate_all(wider) == 0
+    right = "getBoundingClientRect().right"
+    beyond = f"all => all.filter(e => e.{right} > e.closest('figure, .item').{right}).length"
+    assert page.locator(".plot .main-svg:visible, .layers img").evaluate_all(beyond) == 0
+    if viewport is not NARROW:  # where it scrolls
+        assert page.locator(".scroll").evaluate_all("all => all.filter(e => e.scrollWidth > e.clientWidth).length") == 0
     folder = os.environ.get("PEPPERMILL_SCREENSHOTS", tmp_path)
-    path = f"{folder}/{'wide' if viewport is WIDE else 'narrow'}-{scheme}.png"
+    path = f"{folder}/{viewport['width']}-{scheme}.png"
     page.screenshot(path=path, full_page=True)
     picture = Image.open(path).convert("RGB")
     background = json.loads(

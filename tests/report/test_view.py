@@ -52,7 +52,8 @@ def test_intervals_lie_on_the_scale_of_their_column():
     first, second = (row["cells"][0]["at"] for row in rows)
     assert first == pytest.approx({"lower": 50, "value": 75, "upper": 100})
     assert second == pytest.approx({"lower": 0, "value": 25, "upper": 50})
-    assert rows[1]["cells"][0]["difference"]["text"] == "−0.2000 [−0.3000, +0.1000]"
+    difference = rows[1]["cells"][0]["difference"]
+    assert (difference["text"], difference["interval"]) == ("−0.2000", "[−0.3000, +0.1000]")
 
 
 def test_one_value_has_no_scale():

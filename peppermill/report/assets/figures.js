@@ -184,6 +184,21 @@ const Figures = (() => {
     };
   }
 
+  function uncertainty(data, c) {
+    const bins = data.right.length, width = data.upper / bins, places = data.right.map((_, k) => (k + 0.5) * width);
+    const bars = (kind, color, opacity) => {
+      const total = data[kind].reduce((sum, count) => sum + count, 0) || 1;
+      return {
+        type: "bar", x: places, width, y: data[kind].map((count) => count / total), customdata: data[kind], opacity, marker: { color, line: { color: c.card, width: 1 } },
+        hovertemplate: `%{customdata:,} ${kind} items near %{x:.3g}<br>%{y:.1%} of the ${kind} ones<extra></extra>`,
+      };
+    };
+    return {
+      data: [bars("right", c.ensemble, 0.75), bars("wrong", c.network, 0.6)],
+      layout: layout(c, { barmode: "overlay", margin: { l: 44, r: 12, t: 6, b: 30 }, xaxis: axis(c, { range: [0, data.upper], nticks: 5, tickformat: "~g" }), yaxis: axis(c, { tickformat: PERCENT, nticks: 4, rangemode: "tozero" }) }),
+    };
+  }
+
   function risk(data, c) {
     const rule = data.rule && data.rule.error !== null ? [data.rule] : [];
     return {
@@ -194,10 +209,10 @@ const Figures = (() => {
         })),
         ...rule.map((point) => ({
           type: "scatter", mode: "markers", name: "the rule", x: [point.coverage], y: [point.error], cliponaxis: false,
-          marker: { size: 14, color: c.card, line: { color: c.ensemble, width: 4 } }, hovertemplate: "%{x:.0%} kept<br>%{y:.2%} wrong<extra>the rule</extra>",
+          marker: { size: 14, color: c.card, line: { color: c.ink, width: 4 } }, hovertemplate: "%{x:.0%} kept<br>%{y:.2%} wrong<extra>the rule</extra>",
         })),
       ],
-      layout: layout(c, { margin: { l: 60, r: 16, t: 10, b: 44 }, showlegend: true, legend: { x: 0.02, y: 0.98 }, xaxis: axis(c, { title: { text: "coverage" }, tickformat: PERCENT, range: [0, 1.01] }), yaxis: axis(c, { title: { text: "error rate of what is kept" }, tickformat: ".1%", rangemode: "tozero", automargin: true }) }),
+      layout: layout(c, { margin: { l: 60, r: 16, t: 36, b: 44 }, showlegend: true, legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom" }, xaxis: axis(c, { title: { text: "coverage" }, tickformat: PERCENT, range: [0, 1.01] }), yaxis: axis(c, { title: { text: "error rate of what is kept" }, tickformat: ".1%", rangemode: "tozero", automargin: true }) }),
     };
   }
 
@@ -235,5 +250,5 @@ const Figures = (() => {
     };
   }
 
-  return { colors, race, sigma, reliability, members, classes, change, gains, curvature, overfitting, sizes, risk };
+  return { colors, race, sigma, reliability, members, classes, change, gains, curvature, overfitting, sizes, uncertainty, risk };
 })();

@@ -19,6 +19,7 @@
       curvature: () => Figures.curvature(run.curvature, c),
       race: () => Figures.race(run.race, c),
       sizes: () => Figures.sizes(run.sizes, c),
+      uncertainty: () => Figures.uncertainty(run.uncertainty[index], c),
       risk: () => Figures.risk(run.risk, c),
       overfitting: () => Figures.overfitting(run.overfitting, c),
       change: () => Figures.change(content.compared, score, content.formats[score], c),
