@@ -1,4 +1,4 @@
-"""What the uncertainty of each item costs beyond its prediction: `python -m benchmarks.uncertainty`, or `--device cuda`.
+"""What an uncertainty costs beyond the prediction: `python -m benchmarks.uncertainty`, on a GPU with `--device cuda`.
 
 `pep.uncertainty(x)` against `pep(x)`, both without a graph, in turns.
 """
@@ -57,8 +57,10 @@ def measured(pep: pm.PepEnsemble, batch: int, shape: tuple[int, ...], device: st
 def section(found: dict[str, Any]) -> str:
     return table_section(
         "The price of an uncertainty",
-        f"`pep.uncertainty(x)`, which also gives the prediction, against `pep(x)`, m = {found['size']}, without a graph: "
-        f"median, lowest and highest of {found['rounds']} turns, in {found['clock']}. "
+        f"`pep.uncertainty(x)`, which also gives the prediction, against `pep(x)`, m = {found['size']}, no graph: "
+        f"median, lowest and highest of {found['rounds']} turns, in {found['clock']}. A fixed cost "
+        "for each call shows in single items of small networks, and arithmetic on the outputs in a network that is "
+        "nothing but a layer of 1,000 classes. "
         f"`python -m benchmarks.uncertainty`; {where(found)}.",
         ("network", "batch", "ratio", "lowest to highest"),
         [

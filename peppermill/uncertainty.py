@@ -14,6 +14,8 @@ from peppermill.types import Likelihood
 #: A calibrator: normalised log-probabilities, classes last, to normalised ones.
 Calibrate: TypeAlias = Callable[[Tensor], Tensor]
 
+LARGEST_SURPRISE = 1e4  # in nats: exp(-1e4) is 0 in every floating-point type
+
 #: What a classifier says about each item, by name.
 CLASS_UNCERTAINTIES = {
     "confidence": "the probability of the predicted class, after the calibrator",
@@ -65,10 +67,12 @@ class Spread:
     def add(self, predictions: Tensor) -> None:
         """Add one member: its entropy or variance, its squared probabilities and the class that it predicts."""
         self.count += 1
-        own = uncertainty_of(predictions, self.likelihood)
+        classes = self.likelihood.name != "gaussian"
+        probabilities = predictions.exp()
+        own = entropy_of(predictions, probabilities) if classes else probabilities[..., 1]
         self.own = own if self.own is None else self.own.add_(own)
-        if self.likelihood.name != "gaussian":
-            squares, predicted = (2 * predictions).exp(), predictions.argmax(dim=-1, keepdim=True)
+        if classes:
+            squares, predicted = probabilities.square(), predictions.argmax(dim=-1, keepdim=True)
             self.squares = squares if self.count == 1 else self.squares.add_(squares)
             self.votes = torch.zeros_like(squares, dtype=torch.int16) if self.count == 1 else self.votes
             self.votes.scatter_add_(-1, predicted, torch.ones_like(predicted, dtype=torch.int16))
@@ -106,5 +110,9 @@ def uncertainty_of(predictions: Tensor, likelihood: Likelihood) -> Tensor:
     """The variance of each prediction of a regression, the entropy of any other."""
     if likelihood.name == "gaussian":
         return predictions[..., 1].exp()
-    entropy: Tensor = torch.special.entr(predictions.exp()).sum(dim=-1)
-    return entropy
+    return entropy_of(predictions, predictions.exp())
+
+
+def entropy_of(log_probs: Tensor, probabilities: Tensor) -> Tensor:
+    """-sum p ln p over the last dimension, without another logarithm; the limit of ln p makes 0 ln 0 zero."""
+    return (probabilities * (-log_probs).clamp(max=LARGEST_SURPRISE)).sum(dim=-1)
