@@ -65,13 +65,16 @@ METHODS: dict[str, tuple[bool, Callable[[Case, int, int], Any]]] = {
     "network": (False, lambda case, seed, passes: case.model),
     "temperature scaling": (False, lambda case, seed, passes: pm.fit_temperature(case.model, case.tuning)),
     "vector scaling": (False, lambda case, seed, passes: pm.fit_calibrator(case.model, case.tuning, "vector")),
-    "matrix scaling": (False, lambda case, seed, passes: pm.fit_calibrator(case.model, case.tuning, "matrix")),
+    "matrix scaling": (False, lambda case, seed, passes: matrix_scaling(case)),
     "mirror image, T": (False, lambda case, seed, passes: mirrored(case)),
     "PEP": (True, lambda case, seed, passes: members(case, seed, passes)),
     "PEP, T": (True, lambda case, seed, passes: members(case, seed, passes, calibrator="temperature")),
     "PEP by layer, T": (True, lambda case, seed, passes: members(case, seed, passes, "layer", "temperature")),
     "PEP, vector": (True, lambda case, seed, passes: members(case, seed, passes, calibrator="vector")),
     "PEP by layer, vector": (True, lambda case, seed, passes: members(case, seed, passes, "layer", "vector")),
+    "PEP by layer, matrix": (True, lambda case, seed, passes: members_and_matrix(case, seed, passes)),
+    "PEP by filter, vector": (True, lambda case, seed, passes: members(case, seed, passes, "filter", "vector")),
+    "PEP from a pool, vector": (True, lambda case, seed, passes: chosen(case, seed, passes)),
     "PEP and mirror image, T": (True, lambda case, seed, passes: twins(case, seed, passes)),
     "race": (True, lambda case, seed, passes: race(case, seed, passes)),
 }
@@ -80,6 +83,27 @@ METHODS: dict[str, tuple[bool, Callable[[Case, int, int], Any]]] = {
 def members(case: Case, seed: int, passes: int, scale: str | None = None, calibrator: str | None = None) -> Any:
     """`pm.fit` with this seed of the noise."""
     return pm.fit(case.model, case.tuning, size=passes, noise=pm.Noise(seed=seed), scale=scale, calibrator=calibrator)
+
+
+def few_classes(case: Case) -> bool:
+    """Whether matrix scaling is for this many."""
+    return int(case.tuning[1].max()) < 100
+
+
+def matrix_scaling(case: Case) -> Any:
+    """One pass with matrix scaling; None if there are too many classes."""
+    return pm.fit_calibrator(case.model, case.tuning, "matrix") if few_classes(case) else None
+
+
+def members_and_matrix(case: Case, seed: int, passes: int) -> Any:
+    """Noise by layer with matrix scaling; None if there are too many classes."""
+    return members(case, seed, passes, "layer", "matrix") if few_classes(case) else None
+
+
+def chosen(case: Case, seed: int, passes: int) -> Any:
+    """Members chosen among six times as many draws."""
+    options = {"size": passes, "noise": pm.Noise(seed=seed), "pool": 6 * passes, "calibrator": "vector"}
+    return pm.fit(case.model, case.tuning, **options)
 
 
 def mirrored(case: Case) -> Any:

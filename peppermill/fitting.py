@@ -14,12 +14,11 @@ from peppermill.engines import Engine, engine_named
 from peppermill.ensemble import PepEnsemble
 from peppermill.likelihood import likelihood_named
 from peppermill.noise import Noise
-from peppermill.parameters import Selection, rule_name, select
+from peppermill.parameters import Selection, select
 from peppermill.passes import Request, run_members
 from peppermill.perturbation import Perturbation, warn_half_precision
 from peppermill.plumbing.networks import as_network
 from peppermill.plumbing.progress import progress
-from peppermill.recipe import Recipe, fingerprint
 from peppermill.tuning import SigmaTuner, search_named
 from peppermill.types import Data, Likelihood
 from peppermill.views import ViewsLike, views_named
@@ -106,20 +105,15 @@ def fit(
             passes = [run_members(request, found.best.sigma), run_members(alone, 0.0)]
             fitted = [fit_calibrator_on(calibrator, one.averaged, one.labels, chosen) for one in passes]
             found = replace(found, passes=(found.passes or 0.0) + size + 1)
-    recipe = Recipe(
-        sigma=found.best.sigma,
-        size=size,
-        noise=request.perturbation.noise,
-        rule=rule_name(parameters),
-        selected=tuple(perturbation.center),
-        likelihood=chosen,
-        calibrator=fitted[0],
-        search=found,
-        fingerprint=fingerprint(model),
-        views=seen,
-        one_pass=fitted[1] if calibrator and (calibrator != "temperature" or not seen) else None,
-    )
-    return PepEnsemble(model, recipe, engine)
+    options: dict[str, Any] = {
+        "parameters": parameters,
+        "size": size,
+        "likelihood": chosen,
+        "noise": request.perturbation.noise,
+    }
+    pep = PepEnsemble.at_sigma(model, found.best.sigma, views=views, engine=engine, **options)
+    rival = fitted[1] if calibrator and (calibrator != "temperature" or not seen) else None
+    return PepEnsemble(model, replace(pep.recipe, calibrator=fitted[0], search=found, one_pass=rival), engine)
 
 
 def _from_old_keywords(noise: Any, search: Any, old: dict[str, Any]) -> tuple[Noise, SigmaTuner]:
