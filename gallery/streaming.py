@@ -2,7 +2,8 @@
 # # Stream a folder of pictures to Parquet
 #
 # `pm.write_predictions` predicts data of any size in constant memory and writes a folder of parts. An interrupted job
-# goes on where it stopped. On the command line: `peppermill predict MODEL imagefolder:new --pep pep.json --out predictions/`.
+# goes on where it stopped. On the command line: `peppermill predict MODEL imagefolder:new --pep pep.json --out
+# predictions/`.
 
 # %%
 from pathlib import Path

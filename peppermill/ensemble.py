@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class PepEnsemble(nn.Module):
-    """m members around the network's weights, in place of the network: call it as you call the network.
+    """An ensemble of m perturbed copies of a network (eq. 9). Call it as you call the network.
 
     It gives the logarithm of the averaged probability (eq. 9), [batch, classes]: valid logits, on which softmax and
     cross-entropy stay right. The network is held, not copied, and never changed. `engine` says how the members run; it

@@ -1,6 +1,6 @@
 """Eq. 1, 2 and 6: the likelihood L_i(theta) of one item, and L(sigma) of an ensemble; in log space throughout.
 
-An item is whatever has a label: an image, a pixel, a token, one of several yes-or-no questions.
+An item is anything that has a label: an image, a pixel, a token, one of several yes-or-no questions.
 """
 
 from __future__ import annotations

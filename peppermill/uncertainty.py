@@ -36,7 +36,7 @@ VARIANCES = {
 
 @dataclass(frozen=True)
 class Uncertainty:
-    """One number for each item, under the names of `CLASS_UNCERTAINTIES`, or of `VARIANCES`, as attributes.
+    """How uncertain each item is: the `CLASS_UNCERTAINTIES`, or the `VARIANCES` of a regression, as attributes.
 
     The calibrator acts on the members' mean and not on the members, so only `confidence`, and which class is the
     predicted one, depend on it. Entropies describe the members as they are: `entropy` is the sum of `expected_entropy`

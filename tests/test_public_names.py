@@ -3,12 +3,17 @@
 import ast
 import importlib.metadata
 import inspect
+import re
+import subprocess
+import sys
 from importlib.resources import files
+from pathlib import Path
 
 import pytest
 
 import peppermill as pm
 
+ROOT = Path(__file__).resolve().parents[1]
 NAMES = [
     "Abstention",
     "Bernoulli",
@@ -150,3 +155,15 @@ def test_each_metric_is_a_function_of_two_tensors_or_one(name):
 
 def test_types_are_for_users_too():
     assert (files("peppermill") / "py.typed").is_file()
+
+
+@pytest.mark.slow
+def test_a_type_checker_finds_a_misspelled_score_and_knows_the_right_ones(tmp_path):
+    script = tmp_path / "use.py"
+    script.write_text(
+        "import peppermill as pm\n\n\ndef use(scores: pm.Scores, change: pm.Comparison) -> float:\n"
+        "    print(scores.nlll)\n    return scores.nll.upper + change.ece.p_value\n"
+    )
+    command = [sys.executable, "-m", "mypy", "--config-file", ROOT / "pyproject.toml", script]
+    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout
+    assert re.findall(r"use.py:(\d+): error: (.*?) +\[", found) == [("5", '"Scores" has no attribute "nlll"')]

@@ -1,6 +1,6 @@
 """A cache on disk for what was decoded and does not fit in memory, so that no picture is decoded for every sigma.
 
-The file has no name: nobody else sees it, and it is gone when the process ends, however it ends.
+The file has no name: no other process sees it, and it disappears when the process ends for any reason.
 """
 
 from __future__ import annotations

@@ -24,9 +24,9 @@ MAX_ATTRIBUTES = 100_000  # that are looked at, so that a network which holds it
 def shell_of(model: nn.Module, held: dict[int, Tensor] | None = None) -> nn.Module:
     """A copy of the network's structure that shares its parameters and owns everything else, buffers included.
 
-    Members run on the shell through `torch.func.functional_call`. Whatever happens during the call (an interrupt,
-    another thread, a cache that the network fills, a hook that replaces a weight) happens to the shell. `held` replaces
-    tensors of the network by their ids.
+    Members run on the shell through `torch.func.functional_call`. Anything that happens during the call (an interrupt,
+    another thread, a cache that the network fills, a hook that replaces a weight) affects only the shell. `held`
+    replaces tensors of the network by their ids.
     """
     _refuse_closures(model)
     memo: dict[int, Any] = {id(value): value for value in model.parameters()}

@@ -30,7 +30,7 @@ NUMBERS = ("threshold", "risk", "confidence", "coverage", "smallest_risk")  # th
 
 @dataclass(frozen=True)
 class Abstention:
-    """A predictor that keeps quiet if it is not sure enough: `labels, kept = rule(x)`.
+    """A predictor that abstains if it is not confident enough: `labels, kept = rule(x)`.
 
     Items with a confidence above `threshold` have an error rate of at most `risk`, with this `confidence`. `coverage`
     is the fraction of validation items that is kept; 0 if no threshold reaches the risk, and then nothing is ever kept.

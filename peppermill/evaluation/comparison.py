@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from peppermill import metrics
 from peppermill.data import Batches
 from peppermill.evaluation.bootstrap import CHUNK, interval, p_value_of, resample
 from peppermill.evaluation.scores import (
+    ByScore,
     ItemScore,
     check_level,
     column_of,
@@ -50,7 +51,7 @@ class Difference:
 
 @shows_table
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(ByScore[Difference]):
     """The scores of `metrics.SCORES` as attributes, each the paired difference of two predictors."""
 
     differences: Mapping[str, Difference]
@@ -58,8 +59,10 @@ class Comparison:
     bins: int
     level: float
 
-    def __getattr__(self, name: str) -> Difference:
-        return score_named(name, self.__dict__.get("differences", {}))  # type: ignore[no-any-return]
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Difference:
+            return score_named(name, self.__dict__.get("differences", {}))
 
     def __dir__(self) -> list[str]:
         return [*super().__dir__(), *self.differences]

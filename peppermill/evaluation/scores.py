@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from peppermill.plumbing.display import Table, shows_table
 from peppermill.predictions import Predictions, likelihood_of, predict
 from peppermill.types import Data, Likelihood
 
+Value = TypeVar("Value")
 ROUNDING = 1e-12  # scores above minus this are not negative
 
 
@@ -30,8 +31,19 @@ class Estimate:
 
 
 @shows_table
+class ByScore(Generic[Value]):
+    """The names of the scores for type checkers, so that these refuse a misspelled one."""
+
+    nll: Value
+    brier: Value
+    ece: Value
+    error: Value
+    aurc: Value
+    rmse: Value
+
+
 @dataclass(frozen=True)
-class Scores:
+class Scores(ByScore[Estimate]):
     """The scores of `metrics.SCORES` as attributes, each with its interval.
 
     nll, brier, ece and error of a classifier; nll and rmse of a regression.
@@ -43,8 +55,10 @@ class Scores:
     level: float
     examples: int
 
-    def __getattr__(self, name: str) -> Estimate:
-        return score_named(name, self.__dict__.get("estimates", {}))  # type: ignore[no-any-return]
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Estimate:
+            return score_named(name, self.__dict__.get("estimates", {}))
 
     def __dir__(self) -> list[str]:
         return [*super().__dir__(), *self.estimates]
@@ -83,7 +97,7 @@ def evaluate(
 ) -> Scores:
     """The scores of a predictor on labelled data, each with a bootstrap interval over examples.
 
-    The result of `predict(predictor, data)` may stand in place of the predictor; the data are then not needed.
+    Pass the result of `predict(predictor, data)` as the predictor, without data, to save the forward passes.
     """
     check_level(level)
     predictions = predictions_of(predictor, data, likelihood)

@@ -1,1 +1,1 @@
-"""PEP inside other libraries: one file for each, which alone imports it and is itself imported only when asked for."""
+"""PEP inside other libraries: one file for each library, imported on first use."""

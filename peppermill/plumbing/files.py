@@ -66,7 +66,7 @@ def read_json(path: str | Path, kind: str, newest: int) -> dict[str, Any]:
 
 
 def read_object(path: str | Path) -> Any:
-    """Whatever a JSON file holds."""
+    """The content of a JSON file."""
     if not os.path.exists(path):
         raise FileNotFoundError(f"there is no file {path}.")
     if not os.path.isfile(path):

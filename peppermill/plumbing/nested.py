@@ -103,7 +103,7 @@ def as_arguments(inputs: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 def output_tensor(outputs: Any) -> Tensor:
-    """The logits in whatever a network returns.
+    """The logits in the output of a network.
 
     A tensor, an object or a dict with `logits`, a tuple that begins with them.
     """

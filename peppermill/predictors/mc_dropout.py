@@ -34,7 +34,7 @@ class McDropout(nn.Module):
             raise ValueError(f"`passes={passes}` must be at least 1; 25 is the paper's choice.")
         if not any(isinstance(module, DROPOUT_LAYERS) for module in model.modules()):
             raise ValueError(
-                f"this {type(model).__name__} has no dropout layer (nn.Dropout and its kin), so every pass would be "
+                f"this {type(model).__name__} has no dropout layer (such as nn.Dropout), so every pass would be "
                 "the same: train one with dropout, or use `pm.fit`."
             )
         self.model, self.passes, self.seed = model, passes, seed

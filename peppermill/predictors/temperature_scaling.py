@@ -55,7 +55,7 @@ def fit_temperature(predictor: Any, validation: Data, *, likelihood: str | Likel
 def fit_calibrator(
     predictor: Any, validation: Data, calibrator: str = "vector", *, likelihood: str | Likelihood | None = None
 ) -> Any:
-    """The same predictor with a calibrator of this name, in place of the one that a PepEnsemble had.
+    """Fit a calibrator on validation data; it replaces the calibrator that a PepEnsemble already has.
 
     A network becomes a `PepEnsemble` of one pass, without noise, which can be saved and exported.
     """

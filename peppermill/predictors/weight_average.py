@@ -55,7 +55,7 @@ class WeightAverage:
         """A network with the averaged weights, in evaluation mode.
 
         A network with batch norm needs labelled training `data`: none of the averaged networks has the statistics of
-        the averaged weights. They are computed anew, as the plain mean over the batches of one pass.
+        the averaged weights. They are computed again, as the plain mean over the batches of one pass.
         """
         if self._network is None:
             raise ValueError("nothing was averaged: call `add(network)` at the end of each epoch that counts.")

@@ -19,7 +19,7 @@ from peppermill.recipe import fingerprint, versions
 
 
 def provenance(seed: int, network: nn.Module | None = None) -> dict[str, Any]:
-    """What a reader needs to trust a number and to repeat it."""
+    """Versions, hardware, seed, commit, command, time and the network's fingerprint: enough to repeat a number."""
     program = "peppermill" if Path(sys.argv[0]).name == "__main__.py" else Path(sys.argv[0]).name
     words = (
         Path(word).name if Path(word).is_absolute() else word for word in sys.argv[1:]

@@ -123,7 +123,7 @@ def record_run(
 
 
 def sweep_around(pep: PepEnsemble, data: Data, *, bins: int = metrics.BINS, batch_size: int = 500) -> Sweep:
-    """L(sigma) of this ensemble's own members, on a grid from 0 to well beyond sigma* that holds sigma* itself.
+    """L(sigma) of this ensemble's own members, on a grid from 0 to well beyond sigma* that includes sigma*.
 
     The report's slider shows it. With the validation data, it shows what the search for sigma saw.
     """
