@@ -25,7 +25,7 @@ from peppermill.predictions import Predictions, predict
 from peppermill.recipe import Recipe, difference, fingerprint, read_recipe, write_recipe
 from peppermill.tuning.result import Race, SigmaSearch
 from peppermill.types import Data, Inputs, Likelihood, Tick
-from peppermill.uncertainty import Spread, Uncertainty, named
+from peppermill.uncertainty import Tally, Uncertainty, named, wide
 from peppermill.views import ViewsLike, views_named
 
 if TYPE_CHECKING:
@@ -165,17 +165,13 @@ class PepEnsemble(nn.Module):
     @torch.no_grad()
     def uncertainty(self, *args: Any, **kwargs: Any) -> Uncertainty:
         """How sure the members are of each item, or of each pixel, [batch, ...]: see `Uncertainty`."""
-        members, likelihood, spread, total = self._members(), self.likelihood, Spread(self.likelihood), None
-        for group in self.engine.groups(members, args, kwargs):
+        likelihood, tally = self.likelihood, Tally(self.likelihood)
+        for group in self.engine.groups(self._members(), args, kwargs):
             for outputs in group(args, kwargs):
-                predictions = likelihood.predict(outputs)
-                predictions = predictions.to(torch.float32 if predictions.device.type == "mps" else torch.float64)
-                total = likelihood.accumulate(total, predictions)
-                spread.add(predictions)
+                tally.add(wide(likelihood.predict(outputs)))
             del group  # or its weights would be alive while the next group's are made
-        assert total is not None
-        averaged = likelihood.average(total, members.count)
-        values = spread.values(averaged, self.calibrator)
+        averaged = tally.average()
+        values = tally.values(averaged, self.calibrator)
         return named(values, likelihood, likelihood.outputs(self.calibrator(averaged)))
 
     def member_pass(self, data: Data | Batches, *, uncertainty: bool = False) -> MemberPass:

@@ -36,8 +36,10 @@ def example_rows(likelihood: Likelihood, labels: Tensor) -> Tensor:
     return likelihood.items(rows.expand(*labels.shape, 1), labels)[0].flatten().long()
 
 
-def first_items(likelihood: Likelihood, labels: Tensor) -> Tensor:
-    """1 for the first item of each example and 0 for its others, [N]; summed up, they number the examples."""
+def first_items(likelihood: Likelihood, labels: Tensor, count: int) -> Tensor:
+    """1 for the first item of each example and 0 for its others, [count]; summed up, they number the examples."""
+    if labels.shape == (count,):  # every example is an item
+        return torch.ones_like(labels, dtype=torch.long)
     rows = example_rows(likelihood, labels)
     return (rows.diff(prepend=rows.new_tensor([-1])) > 0).long()
 
@@ -89,11 +91,19 @@ class Categorical:
             counts = f"a batch of {len(outputs):,} inputs needs {len(outputs):,} labels, and has {len(labels):,}."
             what = f"labels of shape {list(labels.shape)} do not fit outputs of shape {list(outputs.shape)}"
             raise ValueError(f"{what}: {cure if len(labels) == len(outputs) else counts}")
-        self._check_range(labels, outputs.shape[self.class_dimension])
+        labels, classes = labels.long(), outputs.shape[self.class_dimension]  # torch cannot compare unsigned numbers
+        known = (labels >= 0) & (labels < classes) | (labels == self.ignored_label)
         probabilities = outputs.detach().movedim(self.class_dimension, -1)
         sums_to_one = (probabilities.float().sum(dim=-1) - 1).abs() < max(1e-3, torch.finfo(outputs.dtype).eps)
-        enough = sums_to_one.numel() >= MIN_SUSPICIOUS_ROWS
-        if enough and bool((probabilities >= 0).all()) and bool(sums_to_one.all()):
+        suspicious = (probabilities >= 0).all() & sums_to_one.all()
+        right, suspicious = torch.stack([known.all(), suspicious]).tolist()  # one question to the device
+        if not right:
+            counted = labels[labels != self.ignored_label]
+            raise ValueError(
+                f"labels run from {int(counted.min())} to {int(counted.max())}, but the network has {classes} "
+                f"classes: labels must lie in 0..{classes - 1} (or be {self.ignored_label}, which is ignored)."
+            )
+        if suspicious and sums_to_one.numel() >= MIN_SUSPICIOUS_ROWS:
             raise ValueError(
                 "the network's outputs look like probabilities (every row sums to 1), not logits. Remove the last "
                 "softmax (Keras: `model.layers[-1].activation = keras.activations.linear`), or return "
@@ -119,15 +129,6 @@ class Categorical:
 
     def outputs(self, predictions: Tensor) -> Tensor:
         return predictions if predictions.ndim == 2 else predictions.movedim(-1, self.class_dimension)
-
-    def _check_range(self, labels: Tensor, classes: int) -> None:
-        labels = labels.long()  # torch cannot compare unsigned numbers
-        counted = labels[labels != self.ignored_label]
-        if counted.numel() and (int(counted.min()) < 0 or int(counted.max()) >= classes):
-            raise ValueError(
-                f"labels run from {int(counted.min())} to {int(counted.max())}, but the network has {classes} "
-                f"classes: labels must lie in 0..{classes - 1} (or be {self.ignored_label}, which is ignored)."
-            )
 
 
 @dataclass(frozen=True)

@@ -16,12 +16,14 @@ from peppermill.perturbation import Perturbation
 from peppermill.plumbing.nested import as_arguments, digest_of
 from peppermill.plumbing.networks import explain_shapes, refuse_training_mode, state_of
 from peppermill.types import Batch, Likelihood, Tick
-from peppermill.uncertainty import Calibrate, Spread, Uncertainty, named
+from peppermill.uncertainty import Calibrate, Tally, Uncertainty, named, wide
 from peppermill.views import View
 
 #: ln L_i(theta_j) [m, n], the ensemble's prediction [n, K], the labels [n] and `first_items` [n] of one batch, and the
 #: uncertainties [n, names] if they are asked for.
 BatchResult = tuple[Tensor, ...]
+
+NUMBERS_AT_ONCE = 2**18  # of outputs: the members of a small network are read together, which saves calls of torch
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,11 @@ def run_members(request: Request, sigma: float) -> MemberPass:
     matrix, averaged, labels, firsts, *rest = columns
     if not len(labels):
         raise ValueError(f"`{request.data.argument}` has no item that counts: every label is the ignored one.")
+    if sigma == 0 and not bool(averaged.isfinite().all()):
+        raise ValueError(
+            "the network itself, without any noise, gives outputs that are NaN or infinite on these data: check its "
+            "weights and the inputs before calibrating it."
+        )
     uncertainty, examples = named(rest[0], request.likelihood) if rest else None, firsts.cumsum(0) - 1
     return MemberPass(sigma, members.in_order(matrix.T), averaged, labels, examples, members.count, uncertainty)
 
@@ -95,32 +102,36 @@ def _run_chunk(request: Request, members: Members, chunk: list[Batch]) -> list[B
     """Members outside, data inside: the weights of a member are made once for many batches."""
     likelihood = request.likelihood
     rows: list[list[Tensor]] = [[] for _ in chunk]
-    totals: list[Tensor | None] = [None] * len(chunk)
-    spreads = [Spread(likelihood) for _ in chunk]
+    tallies = [Tally(likelihood, request.uncertainty is not None) for _ in chunk]
     counted = [labels for _, labels in chunk]
+    all_count = [False] * len(chunk)  # whether every label counts: then `items`, which looks at them, runs once
     small: list[tuple[Tensor, Tensor]] = []
     for group in request.engine.groups(members, *as_arguments(chunk[0][0])):
         for k, (inputs, labels) in enumerate(chunk):
-            for outputs in group(*as_arguments(inputs)):
-                if not rows[k] and (members.sigma == 0 or members.keep):  # a search checks its data at sigma = 0
-                    check_batch(likelihood, outputs, labels, small)
-                predictions, counted[k] = likelihood.items(likelihood.predict(outputs), labels)
-                predictions = predictions.to(torch.float32 if predictions.device.type == "mps" else torch.float64)
-                if members.sigma == 0 and not bool(predictions.isfinite().all()):
-                    raise ValueError(
-                        "the network itself, without any noise, gives outputs that are NaN or infinite on these data: "
-                        "check its weights and the inputs before calibrating it."
-                    )
-                rows[k].append(likelihood.log_likelihoods(predictions, counted[k]))
-                totals[k] = likelihood.accumulate(totals[k], predictions)
-                if request.uncertainty is not None:
-                    spreads[k].add(predictions)
-                request.tick(len(labels))
+            outputs = group(*as_arguments(inputs))
+            if not rows[k] and (members.sigma == 0 or members.keep):  # a search checks its data at sigma = 0
+                check_batch(likelihood, outputs[0], labels, small)
+            for some in torch.split(outputs, max(1, NUMBERS_AT_ONCE // max(1, outputs[0].numel()))):
+                predictions = likelihood.predict(some.flatten(0, 1))
+                predictions = predictions.view(*some.shape[:2], *predictions.shape[1:])
+                if not all_count[k]:
+                    first, counted[k] = likelihood.items(predictions[0], labels)
+                    all_count[k] = (first.data_ptr(), first.numel()) == (predictions.data_ptr(), predictions[0].numel())
+                if all_count[k]:
+                    items = predictions.flatten(1, -2)
+                else:
+                    items = torch.stack([first, *(likelihood.items(one, labels)[0] for one in predictions[1:])])
+                items = wide(items)
+                repeated = counted[k].expand(len(items), -1).flatten()
+                rows[k].append(likelihood.log_likelihoods(items.flatten(0, 1), repeated).view(len(items), -1))
+                for member in items:
+                    tallies[k].add(member)
+                request.tick(len(items) * len(labels))
         del group  # or the next group's weights would be made while these are alive
-    averages = [likelihood.average(total, members.count) for total in totals if total is not None]
-    firsts = [first_items(likelihood, labels) for _, labels in chunk]
-    columns: list[Iterable[Tensor]] = [map(torch.stack, rows), averages, counted, firsts]
+    averages = [tally.average() for tally in tallies]
+    firsts = [first_items(likelihood, labels, len(items)) for (_, labels), items in zip(chunk, counted, strict=True)]
+    columns: list[Iterable[Tensor]] = [map(torch.cat, rows), averages, counted, firsts]
     if request.uncertainty is not None:
-        pairs = zip(spreads, averages, strict=True)
-        columns.append([spread.values(average, request.uncertainty) for spread, average in pairs])
+        pairs = zip(tallies, averages, strict=True)
+        columns.append([tally.values(average, request.uncertainty) for tally, average in pairs])
     return list(zip(*columns, strict=True))

@@ -56,17 +56,21 @@ class Uncertainty:
         return found
 
 
-class Spread:
-    """What is added up member by member beside the mean prediction: one more array [..., K], and counts."""
+class Tally:
+    """What is added up member by member: the mean prediction and, if asked for, one more array [..., K] and counts."""
 
-    def __init__(self, likelihood: Likelihood) -> None:
-        self.likelihood, self.count = likelihood, 0
+    def __init__(self, likelihood: Likelihood, uncertainty: bool = True) -> None:
+        self.likelihood, self.uncertainty, self.count = likelihood, uncertainty, 0
+        self.total: Tensor | None = None
         self.own: Tensor | None = None  # entropies or variances
         self.squares, self.votes = torch.zeros(()), torch.zeros(())
 
     def add(self, predictions: Tensor) -> None:
-        """Add one member: its entropy or variance, its squared probabilities and the class that it predicts."""
+        """Add one member: its prediction, entropy or variance, squared probabilities and the class that it predicts."""
         self.count += 1
+        self.total = self.likelihood.accumulate(self.total, predictions)
+        if not self.uncertainty:
+            return
         classes = self.likelihood.name != "gaussian"
         probabilities = predictions.exp()
         own = entropy_of(predictions, probabilities) if classes else probabilities[..., 1]
@@ -76,6 +80,11 @@ class Spread:
             self.squares = squares if self.count == 1 else self.squares.add_(squares)
             self.votes = torch.zeros_like(squares, dtype=torch.int16) if self.count == 1 else self.votes
             self.votes.scatter_add_(-1, predicted, torch.ones_like(predicted, dtype=torch.int16))
+
+    def average(self) -> Tensor:
+        """The ensemble's prediction, eq. 9."""
+        assert self.total is not None
+        return self.likelihood.average(self.total, self.count)
 
     def values(self, averaged: Tensor, calibrator: Calibrate) -> Tensor:
         """The uncertainties of each item in the order of their names, [..., names], from the mean prediction."""
@@ -93,7 +102,7 @@ class Spread:
 
 
 def named(values: Tensor, likelihood: Likelihood, outputs: Tensor | None = None) -> Uncertainty:
-    """The values [..., names] of a `Spread` by their names."""
+    """The values [..., names] of a `Tally` by their names."""
     names = VARIANCES if likelihood.name == "gaussian" else CLASS_UNCERTAINTIES
     return Uncertainty(dict(zip(names, values.unbind(dim=-1), strict=True)), outputs)
 
@@ -104,6 +113,11 @@ def without_members(predictions: Tensor, likelihood: Likelihood, outputs: Tensor
     if likelihood.name == "gaussian":
         return Uncertainty({"variance": total}, outputs)
     return Uncertainty({"confidence": predictions.amax(dim=-1).exp().clamp(max=1), "entropy": total}, outputs)
+
+
+def wide(predictions: Tensor) -> Tensor:
+    """Predictions in the type in which members are added up: float64 wherever a device has it."""
+    return predictions.to(torch.float32 if predictions.device.type == "mps" else torch.float64)
 
 
 def uncertainty_of(predictions: Tensor, likelihood: Likelihood) -> Tensor:

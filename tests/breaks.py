@@ -82,7 +82,7 @@ BREAKS = [
     ),
     Break(
         "rows are gathered process by process, not in the order of the data",
-        "distributed/gather.py",
+        "distributed/group.py",
         "[places.to(column.device)]",
         "",
         "tests/distributed/test_processes.py",

@@ -18,7 +18,7 @@ from peppermill.likelihood import mean_prediction
 from peppermill.plumbing.nested import as_arguments, map_tensors, output_tensor
 from peppermill.plumbing.networks import device_of, dtype_of
 from peppermill.types import Inputs, Likelihood
-from peppermill.uncertainty import Spread, named
+from peppermill.uncertainty import Tally, named
 from peppermill.views import IDENTITY
 
 
@@ -111,10 +111,10 @@ class EnsembleGraph(nn.Module):
         averaged = mean_prediction(self.likelihood, torch.stack(predictions))
         found = named_outputs(self.likelihood, self.likelihood.outputs(self.calibrator(averaged)))
         if not found.keys() >= set(self.names):
-            spread = Spread(self.likelihood)
+            tally = Tally(self.likelihood)
             for prediction in predictions:
-                spread.add(prediction)
-            found |= named(spread.values(averaged, self.calibrator), self.likelihood).values
+                tally.add(prediction)
+            found |= named(tally.values(averaged, self.calibrator), self.likelihood).values
         return {name: found[name] for name in self.names}
 
     def _hold(self, owner: str, params: Mapping[str, Tensor]) -> dict[str, str]:

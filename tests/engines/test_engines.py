@@ -8,6 +8,7 @@ import torch
 import zoo
 from networks import assert_untouched, snapshot
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import peppermill as pm
 from peppermill.engines import ENGINES
@@ -175,6 +176,29 @@ def test_an_argument_that_comes_later_is_not_ignored(engine):
     assert torch.equal(plain, again)
     assert not torch.allclose(masked, plain)
     torch.testing.assert_close(masked, expected, atol=1e-10, rtol=0)  # the bias alone, which carries no noise
+
+
+class Questions(TorchDispatchMode):
+    """Counts how often a number of a tensor becomes a number of Python: on a GPU, each waits for all work before it."""
+
+    count = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.count += function in (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.nonzero.default)
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("name", ["mlp", "residual", "lstm"])
+def test_a_pass_asks_the_device_as_often_for_many_members_as_for_few(name):
+    model, x = zoo.network(name)
+    data, counts = [(x, torch.arange(7) % 3)] * 3, []
+    for size in (2, 8):
+        pep = pm.PepEnsemble.at_sigma(model, SIGMA, size=size)
+        pep.predict_items(data)  # the first pass compares plan and network
+        with Questions() as questions:
+            pep.predict_items(data)
+        counts.append(questions.count)
+    assert counts[0] == counts[1] <= 5 * len(data)
 
 
 def test_gradients_reach_the_inputs_and_the_perturbed_weights():
