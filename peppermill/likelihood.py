@@ -36,7 +36,7 @@ def example_rows(likelihood: Likelihood, labels: Tensor) -> Tensor:
     return likelihood.items(rows.expand(*labels.shape, 1), labels)[0].flatten().long()
 
 
-def first_items(likelihood: Likelihood, labels: Tensor, count: int) -> Tensor:
+def first_items(likelihood: Likelihood, labels: Tensor, count: int | None = None) -> Tensor:
     """1 for the first item of each example and 0 for its others, [count]; summed up, they number the examples."""
     if labels.shape == (count,):  # every example is an item
         return torch.ones_like(labels, dtype=torch.long)

@@ -11,10 +11,10 @@ from torch import Tensor
 from peppermill.data import Batches
 from peppermill.distributed.group import gather_rows, grouped
 from peppermill.likelihood import check_batch, first_items, likelihood_named
-from peppermill.plumbing.nested import InputGuard, as_arguments, digest_of, map_tensors, output_tensor
+from peppermill.plumbing.nested import InputGuard, as_arguments, digest_of, output_tensor
 from peppermill.plumbing.networks import as_network, explain_shapes, refuse_training_mode, state_of
 from peppermill.plumbing.progress import progress
-from peppermill.types import Data, Inputs, Likelihood
+from peppermill.types import Data, Likelihood
 from peppermill.uncertainty import Uncertainty, without_members
 
 
@@ -60,29 +60,6 @@ def predict(
             found = replace(found, uncertainty=without_members(found.log_probs, found.likelihood))
     _check(found.log_probs, batches.argument)
     return found
-
-
-@torch.no_grad()
-def predict_unlabelled(
-    predictor: Any,
-    inputs: Inputs,
-    *,
-    likelihood: str | Likelihood | None = None,
-    batch_size: int = 500,
-    uncertainty: bool = False,
-) -> Predictions:
-    """The predictions for inputs without labels, which are zeros in the result."""
-    predictor = as_network(predictor)
-    refuse_training_mode(predictor)
-    chosen, lengths, labels = likelihood_of(predictor, likelihood), [0], torch.zeros(0)
-    map_tensors(lambda tensor: lengths.append(len(tensor)), inputs)
-    if lengths[-1]:  # the predictions for the first item tell the shape of its labels
-        [(first, _)] = Batches((map_tensors(lambda tensor: tensor[:1], inputs), torch.zeros(1)), predictor)
-        outputs = output_tensor(InputGuard()(predictor, *as_arguments(first)))
-        shape = outputs.shape[1:] if outputs.ndim < 2 else chosen.predict(outputs).shape[1:-1]
-        labels = torch.zeros(lengths[-1], *shape, dtype=torch.double if chosen.name == "gaussian" else torch.long)
-    batches = Batches((inputs, labels), predictor, batch_size=batch_size)
-    return predict(predictor, batches, likelihood=chosen, uncertainty=uncertainty)
 
 
 def likelihood_of(predictor: Any, likelihood: str | Likelihood | None, *others: Any) -> Likelihood:

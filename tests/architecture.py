@@ -100,7 +100,7 @@ BUDGET = {
     # bytes, or read without a cache.
     "sources": (1875, 17),
     "report": (1612, 12),  # the plan has 1,600: the race, and risk against coverage
-    "integrations": (377, 3),
+    "integrations": (378, 3),
     "cli": (1434, 19),  # the plan has 1,350 in 18: calibrate, abstain, columns of predict
     "demo": (100, 2),
     "plumbing": (

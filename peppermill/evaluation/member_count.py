@@ -81,9 +81,8 @@ def size_curve(
     subsets = _subsets_by_size(pep, sizes)
     with torch.no_grad(), progress(f"{pep.size} members at sigma = {pep.sigma:.4g}") as tick:
         parts = [_calibrated(pep, inputs, labels, subsets, tick) for inputs, labels in batches]
-    pairs = zip(batches, parts, strict=True)
-    firsts = torch.cat([first_items(pep.likelihood, labels, part.shape[1]) for (_, labels), part in pairs])
-    return _curve(list(subsets), torch.cat(parts, dim=1), firsts.cumsum(0) - 1, level, seed)
+    examples = torch.cat([first_items(pep.likelihood, labels) for _, labels in batches]).cumsum(0) - 1
+    return _curve(list(subsets), torch.cat(parts, dim=1), examples, level, seed)
 
 
 def size_curve_of(

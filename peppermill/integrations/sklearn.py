@@ -12,11 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from peppermill.data import Batches
 from peppermill.noise import Noise
 from peppermill.parameters import Selection
 from peppermill.plumbing.nested import output_tensor
 from peppermill.plumbing.networks import device_of, dtype_of, refuse_training_mode
-from peppermill.predictions import predict_unlabelled
+from peppermill.predictions import predict
 from peppermill.race import fit_or_calibrate
 from peppermill.tuning import search_named
 
@@ -124,8 +125,8 @@ class PepClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """The logarithm of `predict_proba`, exact even if that underflows."""
         check_is_fitted(self)
         X = validate_data(self, X, allow_nd=True, reset=False)
-        inputs = _as_inputs(X, self.pep_)
-        found = predict_unlabelled(self.pep_, inputs, batch_size=self.batch_size)
+        data = _as_inputs(X, self.pep_), torch.zeros(len(X), dtype=torch.long)  # no prediction depends on a label
+        found = predict(self.pep_, Batches(data, self.pep_, batch_size=self.batch_size))
         log_probs: np.ndarray = found.log_probs.cpu().log_softmax(dim=1).numpy()  # to the last bit of float64
         return log_probs[:, self.outputs_]
 
