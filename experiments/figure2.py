@@ -1,31 +1,32 @@
 """Figure 2: reliability diagrams before and after, and mistakes that PEP corrects, with their members' histograms.
 
-The paper drew it for DenseNet169 on ImageNet; here it is the CIFAR-10 network of Table 2. The corrected images are
-those with the largest PEP effect on the probability of the correct class, as in the caption.
+The paper drew it for DenseNet169 on ImageNet; here it is the CIFAR-10 network of Table 2, or with `--pretrained` a
+network of Table 1 (`--pretrained ResNet50 --imagenet FOLDER --weights FILE --parameters conv --bins 10`). The corrected
+images are those with the largest PEP effect on the probability of the correct class, as in the caption.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 import peppermill as pm
+from experiments.figure1 import Settings as Figure1Settings
 from experiments.resume import plain, write_result
-from experiments.settings import Settings as Table2Settings
 from experiments.settings import arithmetic
-from experiments.table2.work import Pair, Work
+from experiments.table1 import network_and_images
+from experiments.table1.split_methods import ImageBatches
+from experiments.table2.work import Work
 
 KIND = "peppermill figure 2"
 
 
 @dataclass(frozen=True)
-class Settings(Table2Settings):
+class Settings(Figure1Settings):
     """The network and the pictures."""
 
-    rows: tuple[str, ...] = ("cifar10",)  # one row of Table 2
-    models: int = 1
     size: int = 10  # caption of Figure 2: M = 10
     shown: int = 6  # caption of Figure 2: three rows of two
     parameters: str = "kernels"  # all kernels; docs/paper.md compares them with the paper's one layer
@@ -34,8 +35,13 @@ class Settings(Table2Settings):
 
 def main(settings: Settings) -> dict[str, Any]:
     """Reliability tables and corrected mistakes, into figure2.json."""
-    work = Work(settings.rows[0], settings)
-    network, validation, test = work.networks[0], work.data.validation, work.data.test
+    validation: Any
+    test: Any
+    if settings.pretrained:
+        network, validation, test = network_and_images(settings.pretrained, settings.table1())
+    else:
+        work = Work(settings.rows[0], settings)
+        network, validation, test = work.networks[0], work.data.validation, work.data.test
     options: dict[str, Any] = {"parameters": settings.parameters, "size": settings.size, "search": "golden"}
     independent = pm.Noise("gaussian", antithetic=False)
     with arithmetic(settings.precision):
@@ -56,7 +62,11 @@ def main(settings: Settings) -> dict[str, Any]:
         for name, found in predictions.items()
     }
     content = {
-        "pictures": {"row": settings.rows[0], "size": settings.size, "parameters": settings.parameters},
+        "pictures": {
+            "row": settings.pretrained or settings.rows[0],
+            "size": settings.size,
+            "parameters": settings.parameters,
+        },
         "sigma": predictors["PEP"].sigma,
         "reliability": tables,
         "corrected": corrected,
@@ -64,11 +74,12 @@ def main(settings: Settings) -> dict[str, Any]:
         "settings": settings.identity(),
     }
     settings.say(f"Figure 2: sigma = {content['sigma']:.4g}, mistakes {mistakes}")
-    return write_result(settings.out / "figure2.json", KIND, content, settings.seeds[0])
+    name = f"figure2-{settings.pretrained}" if settings.pretrained else "figure2"
+    return write_result(settings.out / f"{name}.json", KIND, content, settings.seeds[0])
 
 
 def mistakes_corrected(
-    pep: pm.PepEnsemble, before: pm.Predictions, after: pm.Predictions, test: Pair, shown: int
+    pep: pm.PepEnsemble, before: pm.Predictions, after: pm.Predictions, test: Any, shown: int
 ) -> list[dict[str, Any]]:
     """The items that only the ensemble gets right, by the gain in the probability of their class."""
     first, second = before.log_probs.argmax(1), after.log_probs.argmax(1)
@@ -77,7 +88,11 @@ def mistakes_corrected(
     order = torch.where(only, gain, -torch.inf).argsort(descending=True)[: min(shown, int(only.sum()))]
     if not len(order):
         return []
-    members = pep.member_pass((test[0][order], test[1][order])).member_log_likelihoods.exp()
+    if isinstance(test, ImageBatches):
+        chosen: Any = replace(test, items=test.items[order.cpu()])
+    else:
+        chosen = test[0][order], test[1][order]
+    members = pep.member_pass(chosen).member_log_likelihoods.exp()
     return [
         {
             "item": int(item),

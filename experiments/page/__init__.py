@@ -55,7 +55,15 @@ def main(settings: Settings) -> str:
     networks = {name: read_result(settings.results / f"table1-{name}.json", table1.KIND) for name in NETWORKS}
     found = {name: read_result(settings.results / f"{name}.json", one.KIND) for name, one in SINGLE_RESULTS.items()}
     overfitting = settings.results.parent / "curvature" / "overfitting.json"
+    figures = {
+        f"{name}_on_networks": {
+            network: read_result(settings.results / f"{name}-{network}.json", SINGLE_RESULTS[name].KIND)
+            for network in NETWORKS
+        }
+        for name in ("figure1", "figure2")
+    }
     context: dict[str, Any] = {
+        **{name: {key: row for key, row in rows.items() if row} for name, rows in figures.items()},
         "overfitting": json.loads(overfitting.read_text())["overfitting"] if overfitting.is_file() else None,
         "table1": {name: row for name, row in networks.items() if row},
         "table2": rows,
@@ -118,6 +126,10 @@ def _figures(context: Mapping[str, Any], settings: Settings) -> dict[str, Callab
     for name in ("figure1", "figure3"):
         if context[name]:
             found[name] = lambda name=name: getattr(drawings, name)(context[name])  # type: ignore[misc]
+    for name, row in context["figure1_on_networks"].items():
+        found[f"figure1-{name}"] = lambda row=row: drawings.figure1(row)  # type: ignore[misc]
+    for name, row in context["figure2_on_networks"].items():
+        found[f"figure2-reliability-{name}"] = lambda row=row: drawings.reliability(row["reliability"])  # type: ignore[misc]
     if context["figure2"]:
         data = ROWS[context["figure2"]["pictures"]["row"]].data
         pixels = read_image_set(data, settings.data).test[0] if settings.data else None

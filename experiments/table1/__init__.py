@@ -146,6 +146,18 @@ def network_row(name: str, network: Network, settings: Settings) -> dict[str, An
     return write_result(path, KIND, content, 0)
 
 
+def network_and_images(name: str, settings: Settings) -> tuple[Any, ImageBatches, ImageBatches]:
+    """A network of the table, the images that tune on its first split, and those that test."""
+    network = network_named(name)
+    data, model = row_pictures(network, settings), network.build(weights_of(name, settings)).to(settings.device)
+    last = type(model).__module__.startswith("keras")
+    parts = [
+        ImageBatches(data.pixels, data.labels, items, network.prepare, settings.device, settings.batch_size, last)
+        for items in splits_of(len(data.labels), settings.tuning, 1)[0]
+    ]
+    return model, parts[0], parts[1]
+
+
 def _of_seeds(each: list[dict[str, Any]], method: str, score: str) -> list[list[float]]:
     """[seeds][splits]"""
     return [one["columns"][method]["scores"][score] for one in each]

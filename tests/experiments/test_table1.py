@@ -16,7 +16,7 @@ from scipy import stats
 from torch import nn
 
 import peppermill as pm
-from experiments import table1
+from experiments import figure1, figure2, table1
 from experiments.image_sets import read_image_set
 from experiments.printed import TABLE1_NETWORKS, printed_fit
 from experiments.table1 import Settings, row_pictures, weights_of
@@ -267,3 +267,18 @@ def test_a_network_of_cifar10_runs_from_published_weights(data_folder: Path, tmp
     )  # fmt: skip
     found = table1.main(asked)["ResNet20-CIFAR10"]
     assert found["items"] == {"all": 60, "tuning": 30, "test": 30}
+
+
+def test_figures_1_and_2_are_drawn_for_a_network_of_table_1(images: Path, tmp_path: Path) -> None:
+    """On the first split: the curve on the images that tune, the mistakes among those that test."""
+    places = {"imagenet": images, "out": tmp_path, "checkpoints": tmp_path / "work", "say": lambda text: None}
+    options: dict[str, Any] = {"pretrained": "Small", "parameters": "conv", "tuning": 20, **places}
+    figure1.main(figure1.Settings(**options, size=2, sigmas=(0.1,)))
+    sweep = json.loads((tmp_path / "figure1-Small.json").read_text())["sweep"]
+    assert sweep["items"] == 20
+    assert [point["sigma"] for point in sweep["points"]] == [0, 0.1]
+    found = figure2.main(figure2.Settings(**options, size=4))
+    assert (tmp_path / "figure2-Small.json").is_file()
+    assert all(sum(table["count"]) == 40 for table in found["reliability"].values())
+    for one in found["corrected"]:
+        assert one["ensemble"] == pytest.approx(np.mean(one["members"]), rel=1e-4)
