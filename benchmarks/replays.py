@@ -127,8 +127,8 @@ def section(found: dict[str, Any]) -> str:
     def over_t(name: str, count: str, gains: list[float], missed: list[float], passes: list[float]) -> str:
         return (
             f"{TITLES[name]}, {int(count):,} items, {len(gains)} draws: {np.mean(gains):.2f} nats over T, "
-            f"{100 * sum(missed) / sum(gains):.1f} % missed, more than a nat in {sum(one > 1 for one in missed)} of the draws, "
-            f"{max(passes):.1f} passes"
+            f"{100 * sum(missed) / sum(gains):.1f} % missed, more than a nat in {sum(one > 1 for one in missed)} of "
+            f"the draws, {max(passes):.1f} passes"
         )
 
     joint = [
