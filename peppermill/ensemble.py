@@ -110,9 +110,11 @@ class PepEnsemble(nn.Module):
         """What tables call it; PEP only if there is noise."""
         views = f"{len(self.recipe.views)} views" if self.recipe.views else ""
         noise = ("PEP by layer" if self.recipe.noise.scales else "PEP") if self.sigma else ""
-        after = "" if self.calibrator == UNCALIBRATED else f"{self.calibrator.name} scaling"
-        parts = [" and ".join(filter(None, (noise, views))), after]
-        return " with ".join(filter(None, parts)) or "network"
+        members = " and ".join(filter(None, (noise, views)))
+        if self.calibrator == UNCALIBRATED:
+            return members or "network"
+        after = f"{self.calibrator.name} scaling"
+        return f"{members} with {after}".replace("with temperature scaling", "with temperature") if members else after
 
     @property
     def one_pass(self) -> PepEnsemble | None:
@@ -177,7 +179,9 @@ class PepEnsemble(nn.Module):
     def member_pass(self, data: Data | Batches, *, uncertainty: bool = False) -> MemberPass:
         """ln L_i(theta_j), [m, N], and the averaged predictions [N, K] for all items of the data."""
         batches = data if isinstance(data, Batches) else Batches(data, self.model)
-        with progress(f"{self.size} members at sigma = {self.sigma:.4g}") as tick:
+        items = batches.count_items()
+        total = items and items * self.passes
+        with progress(f"{self.size} members at sigma = {self.sigma:.4g}", total) as tick:
             wanted = self.calibrator if uncertainty else None
             given = replace(self.request(batches, tick), keep=True, uncertainty=wanted)
             return run_members(given, self.sigma)

@@ -243,12 +243,20 @@ LIKELIHOODS: dict[str, type[Categorical] | type[Bernoulli] | type[Gaussian]] = {
 
 
 def likelihood_named(likelihood: str | Likelihood, settings: Mapping[str, int] | None = None) -> Likelihood:
-    """The likelihood of this name; a likelihood is returned as it is."""
+    """The likelihood of this name, which may carry settings, as in "categorical?ignored_label=255"."""
     if not isinstance(likelihood, str):
         return likelihood
-    if likelihood not in LIKELIHOODS:
+    name, _, query = likelihood.partition("?")
+    if name not in LIKELIHOODS:
         raise ValueError(f"`likelihood={likelihood!r}` is unknown: choose one of {', '.join(LIKELIHOODS)}.")
-    return LIKELIHOODS[likelihood](**(settings or {}))
+    try:
+        asked = {key: int(value) for key, value in (part.split("=") for part in query.split("&") if part)}
+        return LIKELIHOODS[name](**{**(settings or {}), **asked})
+    except (ValueError, TypeError) as error:
+        raise ValueError(
+            f"`likelihood={likelihood!r}` has settings that {name} does not know: write them as in "
+            "`categorical?ignored_label=255`."
+        ) from error
 
 
 def mean_prediction(likelihood: Likelihood, predictions: Tensor) -> Tensor:

@@ -73,7 +73,7 @@ def _predict(predictor: Any, batches: Batches, likelihood: Likelihood) -> Predic
     refuse_training_mode(predictor)
     parts, guard = [], InputGuard()
     small: list[tuple[Tensor, Tensor]] = []
-    with progress("predicting") as tick, explain_shapes(predictor):
+    with progress("predicting", batches.count_items()) as tick, explain_shapes(predictor):
         for inputs, labels in batches.share():
             outputs = output_tensor(guard(predictor, *as_arguments(inputs)))
             check_batch(likelihood, outputs, labels, small)

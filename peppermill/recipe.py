@@ -116,7 +116,8 @@ def difference(saved: Fingerprint, found: Fingerprint) -> str:
         "numbers": counts,
         "architecture": "its arrays have other names or shapes: another architecture",
         "types": f"its numbers are {found.types}, the saved one's are {saved.types}: convert it first",
-        "parameters": "its parameters have other values: it was trained further, or from another seed",
+        "parameters": "its parameters have other values: it was trained further, or its weights were not loaded "
+        "(did you forget `--weights`?)",
         "buffers": "its parameters are the same, but its buffers (batch-norm statistics, say) have other values",
     }
     return next((text for name, text in words.items() if getattr(saved, name) != getattr(found, name)), "")

@@ -428,3 +428,22 @@ def test_an_unknown_likelihood_is_refused():
         ValueError, match="`likelihood='poisson'` is unknown: choose one of categorical, bernoulli, gaussian"
     ):
         likelihood_named("poisson")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("categorical?ignored_label=255", pm.Categorical(ignored_label=255)),
+        ("categorical?class_dimension=-1&ignored_label=0", pm.Categorical(-1, 0)),
+        ("bernoulli?ignored_label=9", pm.Bernoulli(9)),
+        ("gaussian", pm.Gaussian()),
+    ],
+)
+def test_a_name_may_carry_settings(text, expected):
+    assert likelihood_named(text) == expected
+
+
+@pytest.mark.parametrize("text", ["categorical?ignored=2", "categorical?ignored_label=x", "gaussian?ignored_label=1"])
+def test_settings_that_a_likelihood_does_not_have_are_refused(text):
+    with pytest.raises(ValueError, match=r"write them as in `categorical\?ignored_label=255`"):
+        likelihood_named(text)

@@ -12,8 +12,8 @@ import torch
 import typer
 from torch import nn
 
-from peppermill.cli.console import say
-from peppermill.cli.torchrun import own_gpu
+from peppermill.cli.console import complain, say
+from peppermill.cli.torchrun import launched_rank, own_gpu
 from peppermill.engines import ENGINES, engine_named
 from peppermill.ensemble import PepEnsemble, load
 from peppermill.likelihood import LIKELIHOODS
@@ -43,14 +43,21 @@ AnyData = Annotated[str, typer.Argument(metavar="DATA", help=f"Data, with labels
 Trust = Annotated[
     bool, typer.Option("--trust", help="Open MODEL even if it is a .pt2: a program, which may run any code.")
 ]
-Device = Annotated[str, typer.Option(help="cpu, cuda (under torchrun, a GPU for each process), cuda:1 or mps.")]
+Device = Annotated[
+    str,
+    typer.Option(
+        help="auto (a GPU if there is one), cpu, cuda (under torchrun, a GPU for each process), cuda:1 or mps."
+    ),
+]
 Parameters = Annotated[str, typer.Option(help=f"What is perturbed: {listed(RULES)}, or a regular expression.")]
 Size = Annotated[int, typer.Option(help="Members of the ensemble, the paper's m.")]
 Noise = Annotated[str, typer.Option(help=f"The law of the noise: {listed(LAWS)}.")]
 Antithetic = Annotated[bool, typer.Option("--antithetic/--independent", help="Members in pairs +epsilon, -epsilon.")]
 Seed = Annotated[int, typer.Option(help="The seed of the noise.")]
 BootstrapSeed = Annotated[int, typer.Option("--seed", min=0, help="The seed of the bootstrap.")]
-LikelihoodName = Annotated[str, typer.Option("--likelihood", help=f"Of the labels: {', '.join(LIKELIHOODS)}.")]
+LikelihoodName = Annotated[
+    str, typer.Option("--likelihood", help=f"{', '.join(LIKELIHOODS)}, or categorical?ignored_label=255.")
+]
 Bins = Annotated[int, typer.Option(help="Bins of the calibration error.")]
 BatchSize = Annotated[int, typer.Option(help="Items in a batch.")]
 EngineName = Annotated[str, typer.Option("--engine", help=f"How the members run: {listed(ENGINES)}.")]
@@ -68,7 +75,7 @@ class Network:
     weights: Annotated[
         Path | None, typer.Option(help="Weights: .safetensors, .pt, .pth (a state dict), .h5 of Keras.")
     ] = None
-    device: Device = "cpu"
+    device: Device = "auto"
     trust: Trust = False
 
     def source(self) -> Source:
@@ -189,7 +196,11 @@ def numbers(text: str, option: str) -> list[float]:
 
 
 def device_named(name: str) -> torch.device:
-    """The device, if this machine has it."""
+    """The device, if this machine has it; `auto` takes a GPU if there is one, and says so."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+        if name != "cpu" and launched_rank() == 0:
+            complain(f"running on {torch.cuda.get_device_name() if name == 'cuda' else name}", "device", "cyan")
     try:
         device = torch.device(own_gpu(name))
         torch.zeros(1, device=device).item()

@@ -33,7 +33,7 @@ def command(
     seed: options.Seed = 0,
     likelihood: options.LikelihoodName = "categorical",
     batch_size: options.BatchSize = 500,
-    device: options.Device = "cpu",
+    device: options.Device = "auto",
     trust: options.Trust = False,
 ) -> None:
     """Compare the train-test gap of each checkpoint with sigma*, PEP effect and curvature (Figure 3)."""

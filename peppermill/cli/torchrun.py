@@ -93,7 +93,7 @@ def join_group(device: str) -> Any:
     import torch.distributed as dist
     from torch.distributed.rendezvous import rendezvous
 
-    by_nccl = device == "cuda" and torch.cuda.is_available()
+    by_nccl = device in ("auto", "cuda") and torch.cuda.is_available()
     if by_nccl:
         gpu, gpus = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
         if gpu >= gpus:

@@ -129,7 +129,8 @@ def sweep_ensemble(
     if sigmas is not None and any(not 0 <= sigma < math.inf for sigma in sigmas):
         raise ValueError(f"`sigmas={list(sigmas)}` must be sizes of noise, zero or positive, and finite.")
     batches = Batches(data, pep.model, batch_size=batch_size)
-    with progress("sweeping sigma") as tick:
+    items, steps = batches.count_items(), STEPS if sigmas is None else len({*sigmas} - {0.0})
+    with progress("sweeping sigma", items and items * (1 + pep.size * steps)) as tick:
         views, members = pep.recipe.views, pep.perturbation
         request = Request(pep.model, members, pep.likelihood, pep.engine, batches, tick, views=views)
 

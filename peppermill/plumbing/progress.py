@@ -1,4 +1,4 @@
-"""A line that says how far a long job is: shown after two seconds, on a terminal only, and cleared at the end."""
+"""A line that says how far a long job is: shown after two seconds, on a terminal or in a notebook, then cleared."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def progress(what: str, total: int | None = None) -> Iterator[Tick]:
 
 
 def is_shown() -> bool:
-    """Whether this process shows its progress: the first of them does, on a terminal."""
-    return sys.stderr is not None and sys.stderr.isatty() and rank() == 0
+    """Whether this process shows its progress: the first of them does, on a terminal or in a notebook."""
+    return sys.stderr is not None and (sys.stderr.isatty() or "ipykernel" in sys.modules) and rank() == 0
 
 
 class ProgressLine:

@@ -135,9 +135,13 @@ def _claim(method: Mapping[str, Any], tiles: Mapping[str, Tile]) -> str:
         ("better", "unclear"): "makes this network's probabilities better",
         ("better", "worse"): "makes this network's probabilities better, though not its calibration",
         ("unclear", "better"): "makes this network's confidence more honest",
-        ("unclear", "unclear"): "changes nothing here that could not be chance",
     }
-    return claims.get((nll, ece), "makes this network worse")
+    if (nll, ece) != ("unclear", "unclear"):
+        return claims.get((nll, ece), "makes this network worse")
+    clear = [f"{row_of(name).words} {tile.outcome}" for name, tile in tiles.items() if tile.outcome != "unclear"]
+    return (
+        f"makes this network's {' and its '.join(clear)}" if clear else "changes nothing here that could not be chance"
+    )
 
 
 def _note(content: Mapping[str, Any], method: Mapping[str, Any]) -> str:

@@ -98,6 +98,7 @@ def data_or_inputs_from(
     text: str, prepare: Callable[[Any], Any] | None = None, class_names: tuple[str, ...] | None = None
 ) -> Any:
     """The same; if the data have no labels, the inputs alone: an array, a dict of arrays, or items without labels."""
+    text = f"npz:{text}" if text.endswith(".npz") and Path(text).is_file() else text
     scheme, _, rest = text.partition(":")
     row = next((row for row in SOURCES if (row.scheme, row.gives) == (scheme, "unlabelled data") and rest), None)
     return row.read(rest, prepare, class_names) if row else data_from(text, prepare, class_names)
@@ -105,12 +106,14 @@ def data_or_inputs_from(
 
 def _row(text: str, argument: str, *gives: str) -> tuple[Row, str]:
     rows = {row.scheme: row for row in SOURCES if row.gives in gives}
+    if argument == "DATA" and text.endswith(".npz") and Path(text).is_file():
+        text = f"npz:{text}"
     scheme, colon, rest = text.partition(":")
     if colon and scheme in rows and rest:
         return rows[scheme], rest
     near = [rows[name].example for name in difflib.get_close_matches(scheme, rows, n=1)]
     if argument == "DATA" and Path(text).exists():
-        near = [f"imagefolder:{text}" if Path(text).is_dir() else f"npz:{text}"]
+        near = [f"imagefolder:{text}" if Path(text).is_dir() else f"npz:{text}"]  # npz under another name
     elif argument == "MODEL" and rest and Path(f"{scheme.replace('.', '/')}.py").is_file():
         near = [f"python:{text}"]
     meant = f" Did you mean `{near[0]}`?" if near else ""

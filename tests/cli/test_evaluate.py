@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+import torch
 
 import peppermill as pm
 
@@ -84,3 +85,17 @@ def test_a_regression(done, folder):
     method = json.loads((folder / "run.json").read_text())["methods"][0]
     assert list(method["scores"]["estimates"]) == ["nll", "rmse"]
     assert method["reliability"] is None
+
+
+def test_an_npz_file_needs_no_scheme_and_a_gpu_is_named(peppermill):
+    found = peppermill("evaluate", ARGUMENTS[0], "test.npz", *ARGUMENTS[2:], "--device", "auto")
+    assert found.exit_code == 0, found.stderr
+    prefixed = peppermill("evaluate", *ARGUMENTS)
+    assert found.stdout.splitlines()[1:] == prefixed.stdout.splitlines()[1:]  # the title repeats what was asked for
+    has_gpu = torch.cuda.is_available() or torch.backends.mps.is_available()
+    assert ("device: running on" in found.stderr) is has_gpu
+
+
+def test_weights_that_were_forgotten_are_asked_for(peppermill, pep):
+    found = peppermill("evaluate", *ARGUMENTS[:2], "--pep", "pep.json")
+    assert (found.exit_code, "did you forget `--weights`?" in " ".join(found.stderr.split())) == (2, True)

@@ -74,3 +74,14 @@ def test_the_line_says_rate_and_time_left(done, seconds, total, text):
     line = ProgressLine("job", total)
     line.done = done
     assert line.text(seconds) == text
+
+
+def test_a_notebook_shows_the_line_too(monkeypatch):
+    """Its stderr is no terminal; what runs there has `ipykernel` among its modules."""
+    monkeypatch.setattr(module, "DELAY_SECONDS", 1e-9)
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    monkeypatch.setitem(sys.modules, "ipykernel", module)
+    with progress("predicting", 10) as tick:
+        time.sleep(0.001)
+        tick(5)
+    assert "5/10" in sys.stderr.getvalue()

@@ -70,6 +70,13 @@ def test_the_claim_follows_from_what_is_significant(nll, ece, claim):
     assert found.claim == f"PEP {claim}"
 
 
+@pytest.mark.parametrize(("error", "way"), [(0.08, "better"), (0.13, "worse")])
+def test_a_score_that_is_clear_where_the_others_are_not_is_not_called_chance(error, way):
+    assert (
+        verdict(run(pep(error=error, p_values=(0.2, 0.3, 0.001)))).claim == f"PEP makes this network's mistakes {way}"
+    )
+
+
 @pytest.mark.parametrize(("nll", "change"), [(0.4, "±0 %"), (0.2, "−50 %"), (1.2, "+200 %"), (0.399, "±0 %")])
 def test_a_tile_says_by_how_much_of_the_first_value_a_score_changed(nll, change):
     assert verdict(run(pep(nll))).tiles[1].change == change
