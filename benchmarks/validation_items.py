@@ -1,7 +1,7 @@
 """How many validation items a method needs: `python -m benchmarks.validation_items`.
 
 NLL of the demo network on test images after tuning on N others, over random draws; each as its difference from a
-temperature that was tuned on the most items of the same draw. The log-probabilities of the network, and of a few members
+temperature tuned on the most items of the same draw. The log-probabilities of the network, and of a few members
 at each sigma of a grid, are computed once, so a draw costs no pass. PEP with T takes the sigma and the T that are best
 together on the N items.
 """

@@ -1,13 +1,14 @@
 """Write the generated parts of the pages: `python scripts/update_docs.py`.
 
 docs/architecture.md gets the files in reading order with the first line of each docstring, docs/reference.md every
-public name and the rows of every registry, docs/command_line.md every command. The text between `<!-- NAME -->` and
+public name and the rows of every registry, docs/command_line.md every command, docs/validation_items.md a benchmark. The text between `<!-- NAME -->` and
 `<!-- end of NAME -->` is replaced.
 """
 
 from __future__ import annotations
 
 import inspect
+import json
 import re
 import sys
 from collections.abc import Mapping
@@ -102,10 +103,19 @@ def registries() -> str:
     return "\n\n".join(parts)
 
 
+def validation_items() -> str:
+    """What `python -m benchmarks.validation_items` found."""
+    from benchmarks.validation_items import section
+
+    found = json.loads((ROOT / "results" / "bench" / "validation_items.json").read_text(encoding="utf-8"))
+    return section(found).partition("\n\n")[2].strip()
+
+
 #: The page, the name of its mark, and what stands there.
 GENERATED = [
     ("architecture.md", "files", files_in_reading_order),
     ("command_line.md", "commands", commands),
+    ("validation_items.md", "validation items", validation_items),
     ("reference.md", "public names", public_names),
     ("reference.md", "registries", registries),
 ]
