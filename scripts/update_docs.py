@@ -1,8 +1,8 @@
 """Write the generated parts of the pages: `python scripts/update_docs.py`.
 
 docs/architecture.md gets the files in reading order with the first line of each docstring, docs/reference.md every
-public name and the rows of every registry, docs/command_line.md every command, docs/validation_items.md a benchmark. The text between `<!-- NAME -->` and
-`<!-- end of NAME -->` is replaced.
+public name and the rows of every registry, docs/command_line.md every command, docs/validation_items.md a benchmark.
+The text between `<!-- NAME -->` and `<!-- end of NAME -->` is replaced.
 """
 
 from __future__ import annotations
