@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from peppermill.predictions import Predictions
 
 BINS = 20  # Table 2's choice
+MAX_BINS = 1000  # a bootstrap keeps all bins of all its samples
 
 
 @dataclass(frozen=True)
@@ -123,8 +124,8 @@ def bin_index(confidence: Tensor, edges: Tensor) -> Tensor:
 
 def equal_width_edges(bins: int, device: torch.device) -> Tensor:
     """0, 1/bins, ..., 1: divided, not added up, so that 7/10 is the very number 0.7."""
-    if bins < 1:
-        raise ValueError(f"`bins={bins}` must be at least 1.")
+    if not 1 <= bins <= MAX_BINS:
+        raise ValueError(f"`bins={bins}` must lie in 1..{MAX_BINS:,}.")
     return torch.arange(bins + 1, dtype=torch.float64, device=device) / bins
 
 

@@ -219,7 +219,7 @@ def test_options_of_fit(refused, options, match):
         (("--sigmas", "0.1,-0.2"), "`sigmas=[0.1, -0.2]` must be sizes of noise, zero or positive, and finite"),
         (("--sigmas", "nan"), "must be sizes of noise"),
         (("--sigmas", "inf"), "must be sizes of noise"),
-        (("--bins", 0), "`bins=0` must be at least 1"),
+        (("--bins", 0), "`bins=0` must lie in 1..1,000"),
         (("--size", 0), "`size=0` must be a whole number"),
         (("--likelihood", "gaussian"), "`sweep_sigma` scores classifiers"),
         (("--picture", "curve.xyz"), "curve.xyz must end in one of .png, .svg, .pdf"),
@@ -282,7 +282,7 @@ def test_predictions_where_they_cannot_be_written(refused, options, match):
 
 
 def test_no_bins(refused):
-    refused("evaluate", MODEL, DATA, *WEIGHTS, "--bins", 0, match="`bins=0` must be at least 1")
+    refused("evaluate", MODEL, DATA, *WEIGHTS, "--bins", 0, match="`bins=0` must lie in 1..1,000")
 
 
 def change_pep(**changes):
