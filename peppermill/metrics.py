@@ -16,8 +16,7 @@ from torch import Tensor
 if TYPE_CHECKING:
     from peppermill.predictions import Predictions
 
-BINS = 20  # Table 2's choice
-MAX_BINS = 1000  # a bootstrap keeps all bins of all its samples
+BINS, MAX_BINS = 20, 1000  # Table 2's choice; a bootstrap keeps all bins of all its samples
 
 
 @dataclass(frozen=True)
