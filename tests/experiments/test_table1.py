@@ -22,7 +22,7 @@ from experiments.printed import TABLE1_NETWORKS, printed_fit
 from experiments.table1 import Settings, row_pictures, weights_of
 from experiments.table1.cifar_resnet import CifarResNet
 from experiments.table1.imagenet_networks import NETWORKS, TENSORFLOW, Network
-from experiments.table1.split_methods import METHODS, TITLES, mixed, splits_of
+from experiments.table1.split_methods import METHODS, TITLES, ImageBatches, mixed, passes_of, splits_of
 
 CLASSES, IMAGES, SIDE, GOLDEN = 4, 60, 8, (5**0.5 - 1) / 2
 GRID = (0.01, 0.05, 0.1, 0.2, 0.3)
@@ -164,6 +164,30 @@ def test_a_killed_run_continues_with_the_seed_that_is_missing(
     assert (found["columns"], found["comparisons"]) == (whole["columns"], whole["comparisons"])
     assert table1.main(asked)["Small"] == found
     assert "done, in" in said[-1]
+
+
+def test_the_papers_search_sees_five_members_and_sigma_0_only_where_it_may(images: Path, tmp_path: Path) -> None:
+    asked = settings(images, tmp_path)
+    data, model = row_pictures(NETWORKS["Small"], asked), small_network()
+    every = ImageBatches(data.pixels, data.labels, torch.arange(IMAGES), TENSORFLOW, "cpu", 50, channels_last=False)
+    whole = TENSORFLOW(data.pixels), data.labels
+    bare = pm.predict(model, whole)
+    found = passes_of(model, every, bare.log_probs, asked, seed=1, grid=(0.1,), zero=True)
+    noise = pm.Noise("gaussian", antithetic=False, seed=1)
+    five = pm.PepEnsemble.at_sigma(model, 0.1, parameters="conv", size=5, noise=noise)
+    torch.testing.assert_close(found.few[0.1], pm.predict(five, whole).log_likelihoods, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(found.few[0.0], bare.log_likelihoods, rtol=1e-4, atol=1e-6)
+    assert list(passes_of(model, every, bare.log_probs, asked, seed=1, grid=(0.1,), zero=False).few) == [0.1]
+
+
+def test_the_mixed_estimate_by_hand() -> None:
+    """Two images, two seeds: mean squares 9, 4 and 1; variance (9 + 4 - 1) / 4; freedom 12^2 / (81 + 16 + 1)."""
+    found = mixed(np.array([[1.0, 2.0], [3.0, 6.0]]))
+    freedom = 144 / 98
+    assert found["mean"] == 3.0
+    assert found["upper"] - 3.0 == pytest.approx(stats.t.ppf(0.975, freedom) * 3**0.5)
+    assert found["p"] == pytest.approx(2 * stats.t.sf(3 / 3**0.5, freedom))
+    assert found["seeds"] == pytest.approx(np.std([2.0, 4.0], ddof=1))
 
 
 def test_one_seed_leaves_the_paired_t_test_over_images() -> None:
