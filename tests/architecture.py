@@ -85,7 +85,7 @@ BUDGET = {
     # The plan has 1,250: the trace that patches no other thread, what it may not bake in, and a comparison with the
     # plain network before the first use of every plan.
     # And a weight that the network holds in several places.
-    "engines": (1510, 12),
+    "engines": (1506, 12),
     "streaming": (625, 5),  # not in the plan: predictions for data of any length, in parts
     "predictors": (366, 7),  # 60 more: any calibrator for any predictor, and test-time augmentation
     "evaluation": (

@@ -5,13 +5,14 @@ from __future__ import annotations
 import zlib
 from collections.abc import Mapping
 from itertools import starmap
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from peppermill.types import Inputs
+if TYPE_CHECKING:
+    from peppermill.types import Inputs
 
 
 def map_tensors(function: Any, value: Any) -> Any:
