@@ -89,6 +89,20 @@ PARTS = {
         "whole or absent, and the process that goes on must end with the results of one that was never killed.",
         {"cases": "kills", "torn": "**damaged files**", "different": "**other results after starting again**"},
     ),
+    "stream_kills": Part(
+        100,
+        "Kills of a prediction in parts",
+        "`write_predictions` writes 400,000 rows of 100 classes into a folder, as Parquet and as npz, and is killed "
+        "(SIGKILL) at a random moment, again and again until it ends. A part is whole or absent, and once it is there "
+        "it is not written again; in the end every file must be that of an undisturbed run, byte for byte.",
+        {
+            "cases": "kills",
+            "jobs": "jobs that ended",
+            "torn": "**damaged parts**",
+            "twice": "**parts written twice**",
+            "different": "**other files in the end**",
+        },
+    ),
     "ranks": Part(
         12,
         "Failing processes under torchrun",
