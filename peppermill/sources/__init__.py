@@ -63,6 +63,7 @@ SOURCES = [
     Row("python", "data", FACTORY, "what a function returns", _in("python.data")),
     Row("npz", "unlabelled data", "npz:file.npz", "an array x", _in("npz.data_or_inputs")),
     Row("imagefolder", "unlabelled data", "imagefolder:PATH", "pictures", _in("image_folder.data_or_inputs")),
+    Row("hf", "unlabelled data", "hf:NAME:SPLIT?streaming=yes", "as they come", _in("hf_datasets.data_or_inputs")),
 ]
 
 

@@ -3,14 +3,18 @@
 hf:ylecun/mnist:test                        from the hub
 hf:my-folder:test                           what `save_to_disk` wrote, or a folder of files that `datasets` reads
 hf:nyu-mll/glue:validation?config=sst2&text=sentence&label=label
+hf:my-folder:train?streaming=yes            for `predict`: Parquet files, say, read as they come, with labels or without
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,6 +22,7 @@ from peppermill.plumbing.optional import importing
 from peppermill.sources.items import Items
 from peppermill.sources.pictures import OPTIONS, picture, preparation
 from peppermill.sources.source import one_of, split_query, whole_number
+from peppermill.streaming.numbered_batches import NumberedBatch, Wanted, first_batch
 
 LABELS = ("label", "labels", "fine_label", "target", "class")
 TEXTS = ("text", "sentence", "content", "review")
@@ -28,12 +33,66 @@ def data(text: str, prepare: Callable[[Any], Any] | None = None, class_names: tu
 
     If the model has all classes of the data by name, its numbers are used.
     """
-    rest, options = split_query(text, "hf", ("config", "image", "text", "label", "bad", "workers", *OPTIONS))
-    origin = f"hf:{rest}"
+    table, label, column, settings = _opened(text, prepare)
+    if settings.pop("streaming"):
+        raise ValueError(f"hf:{text}: `streaming=yes` is for `predict`, which reads the data once: leave it out.")
+    labels, classes = _labels(settings["origin"], table, label, class_names)
+    inputs, names = table.select_columns([column]), [f"item {row}" for row in range(len(table))]
+    load = partial(_raw, settings["pictures"])
+    return Items(
+        names=names, labels=labels, load=lambda row: load(inputs[row][column]), class_names=classes, **settings
+    )
+
+
+def data_or_inputs(text: str, prepare: Callable[[Any], Any] | None = None, *more: Any) -> Any:
+    """The same; with `streaming=yes`, items that are read as they come, with their labels if they have a column."""
+    table, label, column, settings = _opened(text, prepare)
+    return HubStream(table, label, column, settings) if settings.pop("streaming") else data(text, prepare, *more)
+
+
+@dataclass
+class HubStream:
+    """Batches of a data set that is read from its beginning to its end, and whose length nobody knows."""
+
+    table: Any
+    label: str | None
+    column: str
+    settings: dict[str, Any]
+    batch_size: int = 500
+    items: int | None = field(default=None, init=False)
+    count: int | None = field(default=None, init=False)
+
+    def in_batches(self, batch_size: int) -> HubStream:
+        return replace(self, batch_size=batch_size)
+
+    def read(self, wanted: Wanted) -> Iterator[NumberedBatch]:
+        """Batches that are not wanted are read, and not decoded."""
+        start, number, load = 0, -1, partial(_raw, self.settings["pictures"])
+        for number, found in enumerate(self.table.iter(self.batch_size)):
+            raw = found[self.column]
+            if wanted(number):
+                labels = torch.as_tensor(found[self.label] if self.label else [0] * len(raw))
+                settings: dict[str, Any] = {**self.settings, "labelled": self.label is not None, "labels": labels}
+                settings["names"] = [f"item {start + k}" for k in range(len(raw))]
+                items = Items(load=partial(lambda raw, row: load(raw[row]), raw), **settings)
+                rows, inputs, kept, _ = items.read_rows(0, len(raw))
+                yield NumberedBatch(number, start + np.array(rows, int), self.batch_size, inputs, kept)
+            start += len(raw)
+        self.items, self.count = start, number + 1
+
+    def fingerprint(self) -> dict[str, Any]:
+        return first_batch(self)
+
+
+def _opened(text: str, prepare: Callable[[Any], Any] | None) -> tuple[Any, Any, str, dict[str, Any]]:
+    """The table, its column of labels, that of pictures or texts, and what `Items` needs to know beside them."""
+    known = ("config", "image", "text", "label", "bad", "workers", "streaming", *OPTIONS)
+    rest, options = split_query(text, "hf", known)
+    origin, streaming = f"hf:{rest}", one_of(options, "streaming", ("yes", "no"), "no") == "yes"
     with importing("`hf:` data need the library datasets", "datasets", "hf"):
         import datasets
-    table = _table(datasets, origin, rest, options.get("config"))
-    label, column, pictures = _columns(datasets, origin, table.features, options)
+    table = _table(datasets, origin, rest, options.get("config"), streaming)
+    label, column, pictures = _columns(datasets, origin, table.features, options, streaming)
     if pictures:
         table = table.cast_column(column, datasets.Image(decode=False))
         prepare = preparation(origin, options, prepare)
@@ -42,36 +101,27 @@ def data(text: str, prepare: Callable[[Any], Any] | None = None, class_names: tu
             f"{origin} holds texts, and this model brings no tokenizer (or one that cannot pad short texts): use a "
             "text classifier of `hf:`, and put its tokenizer beside it with `tokenizer.save_pretrained(folder)`."
         )
-    labels, classes = _labels(origin, table, label, class_names)
-    inputs = table.select_columns([column])
-
-    def load(row: int) -> Any:
-        found = inputs[row][column]
-        if not pictures:
-            return found
-        return picture(found["bytes"] if found["bytes"] is not None else Path(found["path"]))
-
-    return Items(
-        origin=origin,
-        names=[f"item {row}" for row in range(len(table))],
-        labels=labels,
-        load=load,
-        prepare=prepare,
-        class_names=classes,
-        pictures=pictures,
-        skip_bad=one_of(options, "bad", ("error", "skip"), "error") == "skip",
-        workers=whole_number(options, "workers", 0),
-    )
+    settings = {"origin": origin, "prepare": prepare, "pictures": pictures, "streaming": streaming}
+    settings |= {"skip_bad": one_of(options, "bad", ("error", "skip"), "error") == "skip"}
+    return table, label, column, settings | {"workers": whole_number(options, "workers", 0)}
 
 
-def _table(datasets: Any, origin: str, rest: str, config: str | None) -> Any:
+def _raw(pictures: bool, found: Any) -> Any:
+    """A text, or a picture from its bytes or its file."""
+    if not pictures:
+        return found
+    return picture(found["bytes"] if found["bytes"] is not None else Path(found["path"]))
+
+
+def _table(datasets: Any, origin: str, rest: str, config: str | None, streaming: bool) -> Any:
     """The split after the last colon, unless that is part of a path; without it, the only split."""
     name, colon, split = rest.rpartition(":")
     if not colon or Path(rest).exists():
         name, split = rest, ""
     try:
         is_saved = (Path(name) / "state.json").is_file() or (Path(name) / "dataset_dict.json").is_file()
-        found = datasets.load_from_disk(name) if is_saved else datasets.load_dataset(name, config)
+        load = datasets.load_from_disk if is_saved else partial(datasets.load_dataset, name=config, streaming=streaming)
+        found = load(name)
     except Exception as error:  # several libraries raise a dozen different errors for data that are not there
         reason = " ".join(str(error).split()).rstrip(".")
         raise ValueError(
@@ -81,16 +131,18 @@ def _table(datasets: Any, origin: str, rest: str, config: str | None) -> Any:
     if not isinstance(found, Mapping):
         if split not in ("", str(found.split)):
             raise ValueError(f"{origin}: these data have no splits: leave `:{split}` out.")
-        return found
+        return found.to_iterable_dataset() if streaming and is_saved else found
     split = next(iter(found)) if not split and len(found) == 1 else split
     if split not in found:
         raise ValueError(
             f"{origin}: say which split, as in `hf:NAME:{next(iter(found))}`; there are {', '.join(found)}."
         )
-    return found[split]
+    return found[split].to_iterable_dataset() if streaming and is_saved else found[split]
 
 
-def _columns(datasets: Any, origin: str, kinds: Mapping[str, Any], options: dict[str, str]) -> tuple[str, str, bool]:
+def _columns(
+    datasets: Any, origin: str, kinds: Mapping[str, Any], options: dict[str, str], streaming: bool
+) -> tuple[str | None, str, bool]:
     """The column of labels, that of pictures or texts, and whether it holds pictures: by option, kind or usual name."""
 
     def existing(name: str | None, what: str) -> str:
@@ -102,7 +154,9 @@ def _columns(datasets: Any, origin: str, kinds: Mapping[str, Any], options: dict
     classes = [name for name, kind in kinds.items() if isinstance(kind, datasets.ClassLabel)]
     usual = [name for name in LABELS if name in kinds]
     found = options.get("label") or next((name for name in usual if name in classes), None)
-    label = existing(found or next(iter(classes if len(classes) == 1 else usual), None), "label")
+    label = found or next(iter(classes if len(classes) == 1 else usual), None)
+    if label or not streaming:
+        label = existing(label, "label")
     kinds = {name: kind for name, kind in kinds.items() if name != label}
     pictures = [name for name, kind in kinds.items() if isinstance(kind, datasets.Image)]
     texts = [name for name, kind in kinds.items() if getattr(kind, "dtype", None) in ("string", "large_string")]

@@ -12,11 +12,12 @@ imagefolder:/data/val?size=224&resize=256&mean=0.485,0.456,0.406&std=0.229,0.224
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -26,6 +27,7 @@ from peppermill.sources.label_file import classes_in_order, read_classes, read_l
 from peppermill.sources.pictures import OPTIONS, library, picture, preparation
 from peppermill.sources.source import one_of, split_query, whole_number
 
+BLOCK_NAMES = 2**16  # that are Python objects at one time
 ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".jp2", ".avif")
 
 
@@ -45,25 +47,24 @@ def data(
     named_by_user = "classes" in options
     if named_by_user:
         class_names = read_classes(_beside(folder, options["classes"]))
-    files = _files(folder)
-    names = [name for name in files if name.lower().endswith(ENDINGS)]
+    names, others = _files(folder)
     if options.get("labels") == "none" and needs_labels:
         raise ValueError(f"{origin}?labels=none has no labels, which only `predict` does without: leave it out.")
     is_flat = not any("/" in name for name in names)
     labelled = needs_labels or options.get("labels", "none" if is_flat else "") != "none"
-    labels, classes = torch.zeros(len(names), dtype=torch.long), None
+    labels, classes = torch.zeros(1, dtype=torch.long).expand(len(names)), None
     if labelled and "labels" in options:
         labels, classes = read_labels(_beside(folder, options["labels"]), names, class_names, named_by_user)
     elif labelled:
         labels, classes, names = _by_folder(origin, folder, names, class_names, named_by_user)
     if not names:
         raise ValueError(f"{origin} has no picture in it: expected files that end in {', '.join(ENDINGS[:4])}, ...")
-    others = sorted({*files} - {*names} - {*options.values()})
+    others = sorted({*others} - {*options.values()})
     if others:
         one = f"1 file is not a picture by its name and is not read ({others[0]})."
         many = f"{len(others):,} files are not pictures by their names and are not read ({others[0]}, ...)."
         warn_user(f"{origin}: {one if len(others) == 1 else many}")
-    present = set(labels.tolist())
+    present = set(labels.tolist()) if classes else set()
     empty = [name for k, name in enumerate(classes or ()) if k not in present]
     if empty:
         warn_user(f"{origin}: {len(empty):,} of {len(classes or ()):,} classes have no picture ({empty[0]}, ...).")
@@ -83,12 +84,26 @@ def data(
 data_or_inputs = partial(data, needs_labels=False)
 
 
-def _files(folder: Path) -> list[str]:
-    """Names of the files in the folder at any depth, sorted; names that begin with a dot, and pipes, are left out.
+class Names(Sequence[str]):
+    """Sorted names without a Python object for each: rows of bytes, as long as the longest name."""
+
+    def __init__(self, blocks: list[np.ndarray]) -> None:
+        self.rows = np.sort(np.concatenate([np.zeros(0, "S1"), *blocks]))
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, item: Any) -> Any:
+        return os.fsdecode(self.rows[item])
+
+
+def _files(folder: Path) -> tuple[Sequence[str], list[str]]:
+    """Names of the pictures in the folder at any depth, and of the other files; those that begin with a dot, and pipes,
+    are left out.
 
     Every folder is visited once, under its own name if that is inside: a link that leads back adds nothing.
     """
-    found, visited = [], set()
+    blocks, found, others, visited = list[np.ndarray](), list[bytes](), list[str](), set()
     folders, links = [folder], list[Path]()
     while folders or links:
         here = (folders or links).pop()
@@ -96,16 +111,22 @@ def _files(folder: Path) -> list[str]:
         if (status.st_dev, status.st_ino) in visited:
             continue
         visited.add((status.st_dev, status.st_ino))
+        above = "" if here == folder else f"{here.relative_to(folder).as_posix()}/"
         for entry in os.scandir(here):
             if not entry.name.startswith(".") and entry.is_dir():
                 (links if entry.is_symlink() else folders).append(Path(entry))
             elif not entry.name.startswith(".") and entry.is_file():
-                found.append(Path(entry).relative_to(folder).as_posix())
-    return sorted(found)
+                if not entry.name.lower().endswith(ENDINGS):
+                    others.append(above + entry.name)
+                    continue
+                found.append(os.fsencode(above + entry.name))
+                if len(found) == BLOCK_NAMES:
+                    blocks, found = [*blocks, np.array(found)], []
+    return Names([*blocks, np.array(found, "S")]), others
 
 
 def _by_folder(
-    origin: str, folder: Path, names: list[str], class_names: tuple[str, ...] | None, named_by_user: bool
+    origin: str, folder: Path, names: Sequence[str], class_names: tuple[str, ...] | None, named_by_user: bool
 ) -> tuple[Tensor, tuple[str, ...], list[str]]:
     """Labels by the first folder of each name, the classes, and the names in the order of the classes."""
     folders = [entry.name for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith(".")]

@@ -93,8 +93,10 @@ class Items(Dataset[Any]):
 
     def digest(self) -> int:
         """A number that changes with the names, the labels or the first item."""
-        names = zlib.crc32("\n".join(self.names).encode())
-        return digest_of([self.labels, self._read([self.first_readable()])[0]], names)
+        digest = 0
+        for name in self.names:
+            digest = zlib.crc32(os.fsencode(f"{name}\n"), digest)
+        return digest_of([self.labels if self.labelled else (), self._read([self.first_readable()])[0]], digest)
 
     def first_readable(self) -> int:
         """The first item; with `bad=skip`, the first that can be read."""

@@ -7,15 +7,18 @@ A network that is called with names, as those of transformers are, finds them af
 from __future__ import annotations
 
 import os
+import struct
 import zipfile
 import zlib
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+MAPPED_BYTES = 2**26  # arrays from this size on are read piece by piece
 NUMBERS = "biuf"  # NumPy's letters for bools, integers and real numbers
 CURE = "`np.savez(path, x=inputs, y=labels)`"
 
@@ -40,31 +43,62 @@ def data_or_inputs(path: str, *_: object, needed: tuple[str, ...] = ("x",)) -> A
                 f"{CURE}."
             )
         wanted = [*(named or ["x"]), *({"y"} & {*file.files})]
-        _refuse_unread(path, file.zip, wanted)
-        arrays = {name: _array(path, file, name) for name in wanted}
+        headers = {name: header for name in wanted if (header := _header(file.zip, name))}
+        _refuse_unread(path, headers)
+        arrays = {name: _mapped(path, headers.get(name)) for name in wanted}
+        arrays |= {name: _array(path, file, name) for name, array in arrays.items() if array is None}
         inputs = {name.removeprefix("x."): arrays[name] for name in named} or arrays["x"]
         return (inputs, arrays["y"]) if "y" in arrays else inputs
 
 
-def _refuse_unread(path: str, archive: zipfile.ZipFile, names: list[str]) -> None:
+@dataclass(frozen=True)
+class Header:
+    """What is known about an array before it is read; `place` is where its numbers begin, unless compressed."""
+
+    size: int
+    place: int | None
+    shape: tuple[int, ...]
+    columns_first: bool
+    kind: np.dtype[Any]
+
+
+def _header(archive: zipfile.ZipFile, name: str) -> Header | None:
+    """None for an array of no numbers, or a damaged one, which is reported when it is read."""
+    with suppress(Exception), archive.open(f"{name}.npy") as raw, open(str(archive.filename), "rb") as file:
+        info = archive.getinfo(f"{name}.npy")
+        oldest = np.lib.format.read_magic(raw) == (1, 0)
+        read = np.lib.format.read_array_header_1_0 if oldest else np.lib.format.read_array_header_2_0
+        shape, columns_first, kind = read(raw)
+        file.seek(info.header_offset + 26)  # the lengths of the two fields before the content
+        place = info.header_offset + 30 + sum(struct.unpack("<HH", file.read(4))) + raw.tell()
+        stored = info.compress_type == zipfile.ZIP_STORED
+        if shape and kind.kind in NUMBERS:
+            return Header(info.file_size, place if stored else None, shape, columns_first, kind)
+    return None
+
+
+def _refuse_unread(path: str, headers: Mapping[str, Header]) -> None:
     """Raise before the arrays are read if they differ in length or exceed the machine's memory.
 
     Zeros compress a thousandfold, so the size of the file says little.
     """
-    size, lengths = 0, dict[str, int]()
-    for name in names:
-        with suppress(Exception), archive.open(f"{name}.npy") as raw:  # damage is reported when the array is read
-            size += archive.getinfo(f"{name}.npy").file_size
-            oldest = np.lib.format.read_magic(raw) == (1, 0)
-            read = np.lib.format.read_array_header_1_0 if oldest else np.lib.format.read_array_header_2_0
-            shape, _, kind = read(raw)
-            lengths |= {name: shape[0]} if shape and kind.kind in NUMBERS else {}
-    if len(set(lengths.values())) > 1:
-        found = ", ".join(f"{name} {length:,}" for name, length in lengths.items())
+    if len({header.shape[0] for header in headers.values()}) > 1:
+        found = ", ".join(f"{name} {header.shape[0]:,}" for name, header in headers.items())
         raise ValueError(f"the arrays of {path} have different lengths ({found}): each input needs one label.")
+    size = sum(header.size for header in headers.values() if header.place is None)
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else size
     if size > memory:
-        raise ValueError(f"the arrays of {path} take {size / 1e9:,.0f} GB, more than this machine has: save a part.")
+        raise ValueError(
+            f"the arrays of {path} take {size / 1e9:,.0f} GB, more than this machine has: save them with `np.savez`, "
+            "which does not compress them, and they are read piece by piece."
+        )
+
+
+def _mapped(path: str, header: Header | None) -> np.ndarray | None:
+    """A large array that is not compressed as a memory map, which reads what is used; None for any other."""
+    if header is None or header.place is None or header.size < MAPPED_BYTES:
+        return None
+    return np.memmap(path, header.kind, "c", header.place, header.shape, "F" if header.columns_first else "C")
 
 
 def _array(path: str, file: Mapping[str, np.ndarray], name: str) -> np.ndarray:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -66,10 +65,9 @@ def begin(folder: Path, settings: dict[str, Any]) -> list[Part]:
     for name, words in SETTINGS.items():
         if before.get(name) != settings[name]:
             raise ValueError(f"{folder} holds predictions {words}: name another folder, or delete this one.")
-    for name in os.listdir(folder / "parts") if (folder / "parts").is_dir() else ():
-        if name.startswith("."):  # what a killed process was writing
-            with suppress(FileNotFoundError):
-                os.unlink(folder / "parts" / name)
+    for path in (*folder.glob(".*"), *folder.glob("parts/.*")):
+        if re.fullmatch(r"\.[0-9a-f]{16}", path.name):  # what a killed process was writing
+            path.unlink(missing_ok=True)
     return finished_parts(folder)
 
 

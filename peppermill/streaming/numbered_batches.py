@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Siz
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import chain, islice
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
@@ -64,6 +64,8 @@ def stream_of(data: Data | Inputs, batch_size: int = 500) -> BatchStream:
         data = Arrays(*data)
     if hasattr(data, "read_rows"):
         return Indexed(data, batch_size)
+    if hasattr(data, "in_batches"):
+        return cast(BatchStream, data.in_batches(batch_size))
     if isinstance(data, Dataset) or hasattr(data, "__getitems__"):
         data = DataLoader(data, batch_size=batch_size)  # type: ignore[arg-type]
     if not isinstance(data, Iterable) or isinstance(data, str):

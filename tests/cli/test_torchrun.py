@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 import peppermill
 from peppermill.cli.app import app
+from tests.cli.conftest import digests
 from tests.sources.pictures import folder_of
 
 pytestmark = pytest.mark.slow
@@ -172,6 +173,30 @@ def test_other_commands_print_and_write_what_one_process_does(torchrun, folder):
     assert (code, complaints) == (0, [])
     assert output.split("-----\n")[1:] == expected
     assert [content(file) for file in files] == contents
+
+
+def test_every_number_of_processes_writes_the_same_parts(torchrun, folder):
+    """300 items in 7 parts of a batch each: by one process, by two, and by two of which the second is killed."""
+    by_one_process(*FIT)
+    with Path("my_models.py").open("a") as file:
+        file.write(DYING)
+    command = (NETWORK, "npz:new.npz", *WEIGHTS, "--pep", "pep.json", "--batch-size", "48", "--part-items", "48")
+    assert by_one_process("predict", *command, "--out", "one")[1] == "wrote 7 parts into one: 7 parts, 300 items\n"
+    code, output, complaints = torchrun(2, "-m", "peppermill", "predict", *command, "--out", "two")
+    assert (code, complaints) == (0, [])
+    assert re.fullmatch("wrote 4 parts into two: (7 parts, 300 items|other processes still write)\n", output)
+    dying = ("python:my_models:dying", *command[1:], "--engine", "loop", "--out", "killed")
+    code, _, complaints = torchrun(2, "-m", "peppermill", "predict", *dying)
+    assert code == 1
+    assert len(complaints) <= 1
+    left = len(list(Path("killed/parts").glob("part-*")))
+    assert 0 < left < 7
+    found = by_one_process("predict", *command, "--engine", "loop", "--out", "killed")
+    assert found[1] == f"wrote {7 - left} parts into killed: 7 parts, 300 items\n"
+    by_one_process("predict", *command, "--engine", "loop", "--out", "undisturbed")
+    written = {name: digests(folder / name) for name in ("one", "two", "killed", "undisturbed")}
+    assert written["two"] == written["one"]
+    assert written["killed"] == written["undisturbed"]
 
 
 def test_each_process_decodes_a_picture_at_most_once_and_only_the_first_speaks(torchrun, folder):

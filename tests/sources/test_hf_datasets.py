@@ -3,10 +3,12 @@
 import io
 import sys
 
+import numpy as np
 import pytest
 import torch
 
-from peppermill.sources import data_from
+import peppermill as pm
+from peppermill.sources import data_from, data_or_inputs_from
 from tests.sources.pictures import picture, read
 
 datasets = pytest.importorskip("datasets")
@@ -179,3 +181,28 @@ def test_without_the_library_the_cure_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(ImportError, match=r'`hf:` data need the library datasets: `pip install "peppermill\[hf\]"`'):
         data_from("hf:anything")
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+def test_parquet_files_are_streamed_for_predictions(tmp_path, labelled):
+    """Nine pictures in two files, in batches of four, by a loop over the same pictures; the folder is read twice."""
+    table, features = pictures(9), ["img", "label"] if labelled else ["img"]
+    for k, rows in enumerate((range(5), range(5, 9))):
+        table.select(rows).select_columns(features).to_parquet(tmp_path / f"{k}.parquet")
+    torch.manual_seed(0)
+    network = torch.nn.Linear(3, 2).eval()
+    data = data_or_inputs_from(f"hf:{tmp_path}:train?streaming=yes", lambda image: pixel(image).float())
+    for _ in range(2):
+        found = list(pm.stream(network, data, batch_size=4, columns="probabilities"))
+        expected = network(torch.stack([pixel(picture(k)).float() for k in range(9)])).softmax(dim=1).detach()
+        np.testing.assert_allclose(np.concatenate([batch["probabilities"] for batch in found]), expected, atol=1e-6)
+        assert [len(batch["row"]) for batch in found] == [4, 4, 1]
+        if labelled:
+            assert np.concatenate([batch["labels"] for batch in found]).tolist() == [0, 1, 0, 1, 0, 1, 0, 1, 0]
+    result = [pm.write_predictions(network, data, tmp_path / "out", batch_size=4, part_items=4) for _ in range(2)]
+    assert [(one.written, one.parts, one.items) for one in result] == [(3, 3, 9), (0, 3, 9)]
+
+
+def test_streaming_is_for_predictions(saved):
+    with pytest.raises(ValueError, match="`streaming=yes` is for `predict`, which reads the data once"):
+        data_from(f"{saved(pictures())}?streaming=yes", pixel)

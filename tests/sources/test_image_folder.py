@@ -6,7 +6,9 @@ import pytest
 import torch
 from PIL import Image
 
+import peppermill as pm
 from peppermill.plumbing.warnings import PepWarning
+from peppermill.sources import image_folder
 from peppermill.sources.image_folder import data
 from tests.sources.pictures import folder_of, picture, read
 
@@ -124,7 +126,7 @@ def labelled(flat, text, **more):
 )
 def test_a_label_file_in_the_forms_people_have(flat, text):
     items = labelled(flat, text)
-    assert items.names == ["a.png", "b.png", "c.png"]
+    assert list(items.names) == ["a.png", "b.png", "c.png"]
     assert items.labels.tolist() == [5, 7, 9]
     assert items.labels.dtype == torch.int64
     assert items.class_names is None
@@ -283,3 +285,30 @@ def test_a_line_of_pixels_costs_no_memory(folder):
     assert len(inputs) == 6
     Image.new("RGB", (10, 900)).save(folder / "cat" / "line.png")
     assert len(read(found(folder))[0]) == 7
+
+
+def test_many_names_are_rows_of_bytes_in_the_order_of_their_texts(tmp_path, monkeypatch):
+    """Blocks of two names; letters that are not ASCII, and a name that continues another."""
+    monkeypatch.setattr(image_folder, "BLOCK_NAMES", 2)
+    names = ["b.png", "a.png", "é.png", "a-b.png", "deep/z.png", "deep-er/y.png", "日本.png"]
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    found = image_folder.data_or_inputs(f"{tmp_path}?labels=none&size=4")
+    assert list(found.names) == sorted(names)
+    assert not isinstance(found.names, list)
+
+
+def test_a_pass_over_pictures_names_the_damaged_one_and_leaves_it_out_only_if_asked(tmp_path):
+    """Ten pictures in batches of four, with the sixth damaged: the batches before it are there."""
+    for k in range(10):
+        picture(k).save(tmp_path / f"{k}.png")
+    (tmp_path / "5.png").write_bytes(b"no picture")
+    network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(48, 3)).eval()
+    found = pm.stream(network, image_folder.data_or_inputs(f"{tmp_path}?size=4"), batch_size=4)
+    assert next(found)["names"].tolist() == ["0.png", "1.png", "2.png", "3.png"]
+    with pytest.raises(ValueError, match=r"1 of 4 items cannot be read: 5\.png \(cannot identify .*add `bad=skip`"):
+        list(found)
+    with pytest.warns(UserWarning, match=r"1 of 4 items cannot be read: 5\.png .* They are left out"):
+        batches = list(pm.stream(network, image_folder.data_or_inputs(f"{tmp_path}?size=4&bad=skip"), batch_size=4))
+    assert [batch["row"].tolist() for batch in batches] == [[0, 1, 2, 3], [4, 6, 7], [8, 9]]

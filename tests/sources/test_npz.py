@@ -6,6 +6,7 @@ import zipfile
 import numpy as np
 import pytest
 
+from peppermill.sources import npz
 from peppermill.sources.npz import data
 
 
@@ -29,6 +30,26 @@ def test_what_was_saved_comes_back(tmp_path, arrays, save):
     assert inputs.dtype == np.float32
     np.testing.assert_array_equal(inputs, arrays["x"])
     np.testing.assert_array_equal(labels, arrays["y"])
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("version", [(1, 0), (2, 0)])
+def test_a_large_array_is_mapped_and_not_read(tmp_path, arrays, monkeypatch, order, version):
+    """Whatever stands before its numbers in the file; a compressed one is read."""
+    monkeypatch.setattr(npz, "MAPPED_BYTES", 1)
+    arrays["x"] = np.asarray(arrays["x"], order=order)
+    with zipfile.ZipFile(tmp_path / "data.npz", "w") as file:
+        for name, array in arrays.items():
+            with file.open(f"{name}.npy", "w", force_zip64=True) as raw:
+                np.lib.format.write_array(raw, array, version)
+    inputs, labels = data(str(tmp_path / "data.npz"))
+    assert isinstance(inputs, np.memmap)
+    np.testing.assert_array_equal(inputs, arrays["x"])
+    np.testing.assert_array_equal(labels, arrays["y"])
+    inputs[:] = 0  # a network that writes to its inputs does not reach the file
+    np.testing.assert_array_equal(data(str(tmp_path / "data.npz"))[0], arrays["x"])
+    np.savez_compressed(tmp_path / "small.npz", **arrays)
+    assert not isinstance(data(str(tmp_path / "small.npz"))[0], np.memmap)
 
 
 @pytest.mark.parametrize("name", ["x", "y"])
@@ -131,5 +152,5 @@ def test_arrays_that_exceed_the_memory_are_refused_before_they_are_read(tmp_path
     """On a machine of one page of 16 kB."""
     np.savez_compressed(tmp_path / "data.npz", x=np.zeros((1000, 10)), y=np.zeros(1000, dtype=int))
     monkeypatch.setattr("os.sysconf", {"SC_PAGE_SIZE": 16384, "SC_PHYS_PAGES": 1}.get)
-    with pytest.raises(ValueError, match=r"data\.npz take 0 GB, more than this machine has: save a part"):
+    with pytest.raises(ValueError, match=r"data\.npz take 0 GB, more than this machine has: save them with `np"):
         data(str(tmp_path / "data.npz"))
