@@ -20,6 +20,7 @@ BENCHMARKS: dict[str, dict[str, tuple[str, ...]]] = {
     "peers": {"cpu": (), "cuda": ("--device", "cuda")},
     "deployment": {"cpu": ()},
     "processes": {"cpu": ()},
+    "scale": {"cpu": ()},
     "antithetic": {"cpu": ()},
     "decoding": {"cpu": ()},
     "curvature": {"cpu": (), "cuda": ("--device", "cuda", "--name", "curvature-cuda")},

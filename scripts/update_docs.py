@@ -111,6 +111,13 @@ def validation_items() -> str:
     return section(found).partition("\n\n")[2].strip()
 
 
+def costs_of_many_items() -> str:
+    """The tables of docs/scale.md, from results/bench/scale.json."""
+    from benchmarks.scale import page_block
+
+    return page_block()
+
+
 #: The page, the name of its mark, and what stands there.
 GENERATED = [
     ("architecture.md", "files", files_in_reading_order),
@@ -118,6 +125,7 @@ GENERATED = [
     ("validation_items.md", "validation items", validation_items),
     ("reference.md", "public names", public_names),
     ("reference.md", "registries", registries),
+    ("scale.md", "costs", costs_of_many_items),
 ]
 
 

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import networks
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -101,3 +104,47 @@ def test_the_likelihood_is_what_was_asked_for_else_the_predictors_own_else_categ
     assert likelihood_of(warm, None) == pm.Categorical(ignored_label=1)
     assert likelihood_of(warm, "categorical") == pm.Categorical()
     assert len(predict(warm, data).labels) == int((data[1] != 1).sum())
+
+
+# Without labels
+
+
+@pytest.mark.filterwarnings("ignore::peppermill.PepWarning")
+@pytest.mark.parametrize("batch_size", [1, 7, 500])
+@pytest.mark.parametrize("likelihood", ["categorical", "bernoulli", "gaussian"])
+@pytest.mark.parametrize("ensemble", [False, True])
+def test_without_labels_the_predictions_are_those_with_any(ensemble, likelihood, batch_size):
+    model = networks.mlp(dtype=torch.float64, classes={"categorical": 3, "bernoulli": 1, "gaussian": 2}[likelihood])
+    inputs, labels = networks.items(dtype=torch.float64)
+    labels = labels.clamp(max=1) if likelihood == "bernoulli" else labels
+    pep = pm.fit(
+        model, (inputs, labels), likelihood=likelihood, size=3, parameters="all", search=pm.TwoStage(upper=0.4)
+    )
+    predictor = pm.PepEnsemble(model, replace(pep.recipe, sigma=0.3)) if ensemble else model
+    expected = predict(predictor, (inputs, labels), likelihood=likelihood).log_probs
+    expected = expected[:, 0] if likelihood == "gaussian" else expected
+    found = unlabelled(predictor, inputs, likelihood=likelihood, batch_size=batch_size)
+    torch.testing.assert_close(found.reshape(expected.shape), expected.float())
+
+
+def test_pixels_without_labels_are_in_the_order_of_those_with_labels():
+    network = networks.seeded(lambda: nn.Conv2d(1, 3, 1))
+    inputs, labels = networks.items(4, (1, 5, 2))[0], torch.zeros(4, 5, 2, dtype=torch.long)
+    expected = predict(network, (inputs, labels)).log_probs
+    torch.testing.assert_close(unlabelled(network, inputs), expected.float().reshape(4, 5, 2, 3))
+
+
+def unlabelled(predictor, inputs, **options):
+    found = pm.stream(predictor, inputs, columns=None, **options)
+    return torch.from_numpy(np.concatenate([batch[next(n for n in batch if n != "row")] for batch in found]))
+
+
+def test_misuse_without_labels_is_refused(mlp, data):
+    with pytest.raises(ValueError, match="`batch_size=0` must be at least 1"):
+        unlabelled(mlp, data[0], batch_size=0)
+    with pytest.raises(ValueError, match="look like probabilities"):
+        unlabelled(nn.Sequential(mlp, nn.Softmax(dim=1)).eval(), data[0])
+    with pytest.raises(ValueError, match="fewer than two classes"):
+        unlabelled(lambda x: x[:, 0], data[0])
+    with pytest.raises(ValueError, match="in training mode"):
+        unlabelled(mlp.train(), data[0])

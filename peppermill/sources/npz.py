@@ -45,8 +45,7 @@ def data_or_inputs(path: str, *_: object, needed: tuple[str, ...] = ("x",)) -> A
         wanted = [*(named or ["x"]), *({"y"} & {*file.files})]
         headers = {name: header for name in wanted if (header := _header(file.zip, name))}
         _refuse_unread(path, headers)
-        arrays = {name: _mapped(path, headers.get(name)) for name in wanted}
-        arrays |= {name: _array(path, file, name) for name, array in arrays.items() if array is None}
+        arrays = {name: _array(path, file, name, headers.get(name)) for name in wanted}
         inputs = {name.removeprefix("x."): arrays[name] for name in named} or arrays["x"]
         return (inputs, arrays["y"]) if "y" in arrays else inputs
 
@@ -94,14 +93,10 @@ def _refuse_unread(path: str, headers: Mapping[str, Header]) -> None:
         )
 
 
-def _mapped(path: str, header: Header | None) -> np.ndarray | None:
-    """A large array that is not compressed as a memory map, which reads what is used; None for any other."""
-    if header is None or header.place is None or header.size < MAPPED_BYTES:
-        return None
-    return np.memmap(path, header.kind, "c", header.place, header.shape, "F" if header.columns_first else "C")
-
-
-def _array(path: str, file: Mapping[str, np.ndarray], name: str) -> np.ndarray:
+def _array(path: str, file: Mapping[str, np.ndarray], name: str, header: Header | None) -> np.ndarray:
+    """The array; a large one that is not compressed is a memory map, which reads what is used."""
+    if header and header.place and header.size >= MAPPED_BYTES:
+        return np.memmap(path, header.kind, "c", header.place, header.shape, "F" if header.columns_first else "C")
     try:
         array = np.asarray(file[name])
     except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, MemoryError) as error:
