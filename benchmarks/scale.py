@@ -156,29 +156,28 @@ def share(folder: Path) -> None:
     pep = pm.PepEnsemble.at_sigma(pm.demo.network(), 0.02, size=SIZE)
     x = pm.demo.data()[1][0][:ITEMS]
     pm.write_predictions(pep, x[:500], folder.with_name(f"warm{folder.name}"), part_items=500)
-    start = time.perf_counter()
+    wall, own = time.perf_counter(), time.process_time()
     pm.write_predictions(pep, x, folder, part_items=500)
-    print(json.dumps(time.perf_counter() - start))
+    print(time.perf_counter() - wall, time.process_time() - own)
 
 
 def processes() -> dict[str, Any]:
-    """Seconds of one process, and of two under torchrun, in turns; the median of the ratios."""
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    ratios, ones, twos = [], [], []
+    """One process against two under torchrun, in turns: CPU seconds of the busier one, and seconds on the wall."""
+    alone = [sys.executable]
+    both = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    rounds = []
     with tempfile.TemporaryDirectory() as folder:
         for k in range(3):
-            ones.append(float(run("--share", f"{folder}/one{k}").splitlines()[-1]))
-            command = [*launcher, "-m", "benchmarks.scale", "--share", f"{folder}/two{k}"]
-            lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
-            twos.append(max(float(line) for line in lines if line[:1].isdigit()))
-            ratios.append(ones[-1] / twos[-1])
-    return {
-        "ratio": statistics.median(ratios),
-        "ratio_lowest": min(ratios),
-        "ratio_highest": max(ratios),
-        "one_seconds": statistics.median(ones),
-        "two_seconds": statistics.median(twos),
-    }
+            seconds = []
+            for name, launcher in (("one", alone), ("two", both)):
+                command = [*launcher, "-m", "benchmarks.scale", "--share", f"{folder}/{name}{k}"]
+                lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+                found = [[float(word) for word in line.split()] for line in lines if line[:1].isdigit()]
+                seconds.append([max(column) for column in zip(*found, strict=True)])
+            rounds.append([one / two for one, two in zip(*seconds, strict=True)])
+    wall, own = (sorted(column) for column in zip(*rounds, strict=True))
+    found = {"ratio": own[1], "ratio_lowest": own[0], "ratio_highest": own[-1], "wall_ratio": wall[1]}
+    return {**found, "load": os.getloadavg()[0]}
 
 
 def gpu_rates() -> dict[str, Any]:
@@ -259,7 +258,9 @@ def section(found: dict[str, Any]) -> str:
         "Predictions in parts",
         f"`write_predictions` on the demo network, m = {found['size']}, {found['items']:,} images, in CPU seconds, "
         f"medians of {ROUNDS} rounds; peak memory on a mapped array, {large / 1e6:.0f} MB for the larger "
-        f"one; two processes under torchrun, {two['ratio_lowest']:.2f} to {two['ratio_highest']:.2f} in three rounds. "
+        f"one; two processes under torchrun, by the CPU seconds of the busier one, {two['ratio_lowest']:.2f} to "
+        f"{two['ratio_highest']:.2f} in three rounds (by the clock {two['wall_ratio']:.2f}, with {two['load']:.0f} "
+        "processes at work on the machine's cores). "
         f"What follows for very many items is in [scale.md](scale.md). `python -m benchmarks.scale`; {where(found)}.",
         ("measure", "found", "aim"),
         rows,

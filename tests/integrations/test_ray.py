@@ -97,7 +97,7 @@ def ray():
     os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
     paths = os.pathsep.join([str(Path(pm.__file__).resolve().parents[1]), str(Path(__file__).parent)])
     ray.init(
-        num_cpus=2,
+        num_cpus=4,  # two actors each; those of a job that failed end later
         include_dashboard=False,
         log_to_driver=False,
         runtime_env={"env_vars": {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}},
@@ -133,3 +133,22 @@ def test_two_actors_give_the_numbers_of_one_process(ray, x, pep_file, expected, 
         np.testing.assert_array_equal(ids, np.arange(ITEMS))
         np.testing.assert_allclose(probabilities, expected.outputs.exp(), atol=1e-6)
     assert (tmp_path / "killed").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of Ray
+def test_an_error_in_one_batch_is_named_or_costs_that_block_only(ray, x, pep_file, expected):
+    data = ray.data.from_items([{"id": k, "x": row} for k, row in enumerate(x)], override_num_blocks=12)
+    arguments = {"factory": network, "pep": pep_file, "columns": "probabilities"}
+    with pytest.raises(Exception, match="this batch holds item 300"):
+        mapped(ray, data, Failing, **arguments).materialize()
+    context = ray.data.DataContext.get_current()
+    context.max_errored_blocks = 1
+    try:
+        ids, probabilities = by_id(mapped(ray, data, Failing, **arguments))
+    finally:
+        context.max_errored_blocks = 0
+    lost = sorted(set(range(ITEMS)) - set(ids.tolist()))
+    assert 300 in lost
+    assert len(lost) <= 50
+    np.testing.assert_allclose(probabilities, expected.outputs.exp()[ids], atol=1e-6)
