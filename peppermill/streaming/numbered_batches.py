@@ -155,7 +155,7 @@ class IndexedLoader:
     def __post_init__(self) -> None:
         assert isinstance(self.loader.dataset, Sized)
         self.items: int | None = len(self.loader.dataset)
-        self.count: int | None = len(self.loader)
+        self.count: int | None = -(-self.items // (self.loader.batch_size or 1))  # `drop_last` would lose items
 
     def read(self, wanted: Wanted) -> Iterator[NumberedBatch]:
         items, size = self.items or 0, self.loader.batch_size or 1

@@ -107,6 +107,10 @@ def ray():
     ray.shutdown()
 
 
+def items(ray, x):
+    return ray.data.from_items([{"id": k, "x": row} for k, row in enumerate(x)], override_num_blocks=12)
+
+
 def mapped(ray, data, predictor, **arguments):
     return data.map_batches(
         predictor, batch_size=50, compute=ray.data.ActorPoolStrategy(size=2), fn_constructor_kwargs=arguments
@@ -122,7 +126,7 @@ def by_id(dataset):
 @pytest.mark.filterwarnings("ignore")  # of Ray
 def test_two_actors_give_the_numbers_of_one_process(ray, x, pep_file, expected, tmp_path):
     """Also if one of them is killed in the middle; and the written Parquet files are read again."""
-    data = ray.data.from_items([{"id": k, "x": row} for k, row in enumerate(x)], override_num_blocks=12)
+    data = items(ray, x)
     arguments = {"factory": network, "pep": pep_file, "columns": "probabilities"}
     mapped(ray, data, PepPredictor, **arguments).write_parquet(str(tmp_path / "parts"))
     for found in (
@@ -138,14 +142,13 @@ def test_two_actors_give_the_numbers_of_one_process(ray, x, pep_file, expected, 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of Ray
 def test_an_error_in_one_batch_is_named_or_costs_that_block_only(ray, x, pep_file, expected):
-    data = ray.data.from_items([{"id": k, "x": row} for k, row in enumerate(x)], override_num_blocks=12)
     arguments = {"factory": network, "pep": pep_file, "columns": "probabilities"}
     with pytest.raises(Exception, match="this batch holds item 300"):
-        mapped(ray, data, Failing, **arguments).materialize()
+        mapped(ray, items(ray, x), Failing, **arguments).materialize()
     context = ray.data.DataContext.get_current()
-    context.max_errored_blocks = 1
+    context.max_errored_blocks = 1  # a data set keeps the context of its making
     try:
-        ids, probabilities = by_id(mapped(ray, data, Failing, **arguments))
+        ids, probabilities = by_id(mapped(ray, items(ray, x), Failing, **arguments))
     finally:
         context.max_errored_blocks = 0
     lost = sorted(set(range(ITEMS)) - set(ids.tolist()))

@@ -61,6 +61,8 @@ FORMS = {
     "tensor data set": lambda x: TensorDataset(x),
     "labelled data set": lambda x: TensorDataset(x, torch.arange(ITEMS)),
     "loader": lambda x: DataLoader(TensorDataset(x, torch.arange(ITEMS)), batch_size=50),
+    "loader that would drop the last": lambda x: DataLoader(TensorDataset(x), batch_size=50, drop_last=True),
+    "loader with workers": lambda x: DataLoader(TensorDataset(x), batch_size=50, num_workers=1),
     "loader of inputs": lambda x: DataLoader(TensorDataset(x), batch_size=50),
     "iterable loader": lambda x: DataLoader(Stream(x), batch_size=50),
     "list of batches": lambda x: list(x.split(50)),
