@@ -38,9 +38,12 @@ PART_SIZES = (1_000, 10_000, 50_000, 100_000, 1_000_000)
 
 #: What is assumed and not measured here, each with its reason.
 ASSUMPTIONS = {
-    "classes": (1000, "classes of an item, in probabilities of 4 bytes; `--top 5` keeps 5 of 8 bytes"),
+    "classes": (
+        1000,
+        "classes of an item, in probabilities of 4 bytes; `--top 5` keeps 5 numbers and 5 classes, 40 bytes",
+    ),
     "picture_bytes": (110_000, "bytes of a JPEG picture, as in ImageNet"),
-    "network_bytes": (1.25e9, "bytes a second that a worker reads: 10 Gbit/s"),
+    "network_bytes": (1_250_000_000, "bytes a second that a worker reads: 10 Gbit/s"),
     "decode_cores": (16, "cores beside each GPU that decode pictures"),
     "straggler_share": (0.05, "of the parts run at half the speed"),
     "hours_between_losses": (24, "hours after which a worker is lost, on average, as with spot machines"),
@@ -268,14 +271,22 @@ def section(found: dict[str, Any]) -> str:
     )
 
 
+def short(number: float) -> str:
+    return f"{number:,.0f}" if number >= 100 else f"{number:.2g}"
+
+
+def in_bytes(number: float) -> str:
+    unit = max((one for one in (1e6, 1e9, 1e12, 1e15) if one <= number), default=1e6)
+    return f"{number / unit:.3g} {dict(zip((1e6, 1e9, 1e12, 1e15), ('MB', 'GB', 'TB', 'PB'), strict=True))[unit]}"
+
+
 def page_block() -> str:
     """The generated part of docs/scale.md."""
     found = json.loads((RESULTS / "scale.json").read_text())
     lines = ["| items | m | GPU hours | workers for one day | limited by | all classes | `--top 5` |", "|---" * 7 + "|"]
     for row in found["costs"]:
-        hours, workers = f"{row['gpu_hours']:,.3g}", f"{row['workers_in_a_day']:,.3g}"
-        items = f"10^{len(str(row['items'])) - 1}"
-        sizes = (f"{row[name] / 1e9:,.3g} GB" for name in ("all_bytes", "top_bytes"))
+        hours, workers = short(row["gpu_hours"]), short(row["workers_in_a_day"])
+        items, sizes = f"10^{len(str(row['items'])) - 1}", (in_bytes(row[name]) for name in ("all_bytes", "top_bytes"))
         lines.append(f"| {items} | {row['size']} | {hours} | {workers} | {row['limit']} | {' | '.join(sizes)} |")
     rates = {row["size"]: row["rates"] for row in found["costs"]}
     lines += ["", "| rate of one worker, items a second | m = 1 | m = 4 | m = 10 |", "|---" * 4 + "|"]
@@ -286,7 +297,7 @@ def page_block() -> str:
     for row in found["parts"]:
         lines.append(f"| {row['rows']:,} | {row['files']:,} | {row['shared']:.3f} | {row['queued']:.3f} |")
     lines += ["", "| assumption | value | reason |", "|---|---|---|"]
-    lines += [f"| {name} | {found['assumptions'][name]:,.6g} | {why} |" for name, (_, why) in ASSUMPTIONS.items()]
+    lines += [f"| {name} | {found['assumptions'][name]:,} | {why} |" for name, (_, why) in ASSUMPTIONS.items()]
     source = f"{found['gpu']['gpu']}, ResNet50, float32, batch 256, from `results/bench/engines-gpu.json`"
     lines += ["", f"`python -m benchmarks.scale`, `results/bench/scale.json`; {where(found)}; GPU rates: {source}."]
     return "\n".join(lines)
