@@ -7,7 +7,10 @@ from datetime import datetime
 from importlib import import_module
 from pathlib import Path
 
+import pytest
+
 from benchmarks import document
+from benchmarks import race as simulation
 from benchmarks.catalog import BENCHMARKS
 from benchmarks.timing import RESULTS, in_turns, ratio, table_section
 
@@ -80,3 +83,11 @@ def test_rivals_take_turns():
 def test_a_ratio_is_the_median_of_the_rounds():
     """Not the ratio of medians: a round in which the machine was busy for both counts as any other."""
     assert ratio([1, 20, 3], [1, 10, 1]) == {"ratio": 2, "ratio_lowest": 1, "ratio_highest": 3}
+
+
+@pytest.mark.parametrize("case", ["200 items", "underconfident"])
+def test_where_noise_has_nothing_to_tell_one_pass_is_chosen_and_the_estimate_is_right(case):
+    """Two of the hundred repetitions of `python -m benchmarks.race`."""
+    found = simulation.measure(*simulation.CASES[case], repetitions=2)
+    assert (found["one_pass"], found["inside"]) == (2, 2)
+    assert found["loss"] < 0.02

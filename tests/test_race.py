@@ -9,7 +9,6 @@ import torch
 from torch import nn
 
 import peppermill as pm
-from benchmarks import race as simulation
 
 CLASSES = 4
 
@@ -132,14 +131,6 @@ def test_noise_by_layer_is_judged_on_items_that_had_no_part_in_it():
     labels[::2] = model(inputs[::2]).argmax(dim=1)
     found = {c.name: c.nll for c in pm.calibrate(model, (inputs, labels), passes=4).race.candidates}
     assert found["4 members by layer, temperature scaling"] > found["temperature scaling"] + 0.005
-
-
-@pytest.mark.parametrize("case", ["200 items", "underconfident"])
-def test_where_noise_has_nothing_to_tell_one_pass_is_chosen_and_the_estimate_is_right(case):
-    """Two of the hundred repetitions of `python -m benchmarks.race`."""
-    found = simulation.measure(*simulation.CASES[case], repetitions=2)
-    assert (found["one_pass"], found["inside"]) == (2, 2)
-    assert found["loss"] < 0.02
 
 
 def test_views_compete_only_if_they_are_named():
