@@ -3,6 +3,7 @@
 - A file outside docs/ that a page links to (CONTRIBUTING.md, results/*.json) becomes part of the site.
 - The scripts of gallery/ become pages, with the outputs that scripts/build_gallery.py left, and their notebooks.
 - Mathematics, $...$ and $$...$$, becomes MathML: browsers show it without scripts and without a network.
+- A page of docs/ that the navigation does not name is the last of the guides, so that every page can be reached.
 - `mike` shows the menu of versions; a plain build, which has one version, does not look for it.
 - The build fails if a public name is not on a page of the API reference.
 """
@@ -43,6 +44,10 @@ described: set[str] = set()
 def on_config(config: MkDocsConfig) -> None:
     if "MIKE_DOCS_VERSION" in os.environ:
         config.extra["version"] = {"provider": "mike"}
+    for part in config.nav or []:
+        listed = set(re.findall(r"[\w/]+\.md", str(config.nav)))
+        pages = sorted(page.name for page in Path(config.docs_dir).glob("*.md"))
+        part.get("Guides", []).extend(page for page in pages if page not in listed)
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
