@@ -261,3 +261,18 @@ def test_stream_takes_networks_of_every_likelihood(x):
     np.testing.assert_allclose(batch["variance"], outputs[:, 1].exp(), rtol=1e-5)
     batch = next(pm.stream(network, {"input": x}, likelihood="bernoulli"))
     np.testing.assert_allclose(np.exp(batch["log_probs"][..., 1]), outputs.sigmoid(), atol=1e-6)
+
+
+@pytest.mark.parametrize(("items", "seen"), [(1030, {50}), (20, {20})])
+def test_the_network_sees_full_batches_only(x, items, seen):
+    """The last 30 of 1,030 items come in a batch of 50, so that no number depends on where a process began."""
+    sizes = set()
+
+    class Watched(nn.Linear):
+        def forward(self, inputs):
+            sizes.add(len(inputs))
+            return super().forward(inputs)
+
+    found = list(pm.stream(Watched(INPUTS, CLASSES).eval(), x[:items], batch_size=50))
+    assert sizes == seen
+    assert sum(len(batch["log_probs"]) for batch in found) == items
