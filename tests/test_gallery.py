@@ -22,7 +22,7 @@ def test_there_are_at_least_eight_and_each_is_in_the_navigation():
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::peppermill.types.PepWarning")
+@pytest.mark.filterwarnings("ignore::peppermill.PepWarning")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")  # of others
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
 def test_a_script_runs_and_shows_a_picture_and_numbers(script, tmp_path):

@@ -19,7 +19,7 @@ from peppermill.streaming.parts import FORMATS, PART_ITEMS, encoded, predict_tab
 from peppermill.uncertainty import CLASS_UNCERTAINTIES, VARIANCES
 
 EXAMPLES = (
-    "peppermill predict python:my_models:resnet imagefolder:new --weights resnet.safetensors --pep pep.json --columns "
+    "peppermill predict python:my_models:resnet npz:new.npz --weights resnet.safetensors --pep pep.json --columns "
     "predicted,confidence,mutual_information --out predictions/"
 )
 

@@ -30,7 +30,6 @@ class Estimate:
     upper: float
 
 
-@shows_table
 class ByScore(Generic[Value]):
     """The names of the scores for type checkers, so that these refuse a misspelled one."""
 
@@ -42,6 +41,7 @@ class ByScore(Generic[Value]):
     rmse: Value
 
 
+@shows_table
 @dataclass(frozen=True)
 class Scores(ByScore[Estimate]):
     """The scores of `metrics.SCORES` as attributes, each with its interval.

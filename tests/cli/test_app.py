@@ -30,7 +30,9 @@ def test_the_examples_run_one_after_the_other_as_they_stand(done, folder):
     """In a folder with my_models.py, resnet.safetensors and the three data files that they name."""
     for name in ("fit", "evaluate", "predict", "export", "sweep", "report", "info"):
         assert done(*shlex.split(examples(name))[1:])
-    assert {"pep.json", "run.json", "new.csv", "model.onnx", "curve.png"} <= {path.name for path in folder.iterdir()}
+    assert {"pep.json", "run.json", "predictions", "model.onnx", "curve.png"} <= {
+        path.name for path in folder.iterdir()
+    }
 
 
 def test_every_command_is_listed_with_its_line(peppermill):

@@ -242,7 +242,7 @@ def test_a_file_without_a_split_is_an_ensemble_of_old(done, split_fit, val):
 
 
 def test_info_says_what_was_split(done, split_fit):
-    assert "drawn from 11 of the 30 items of imagefolder:val, seed 5; the others are for testing\n" in done(
+    assert "tuned on 11 of the 30 items of imagefolder:val, seed 5; the others are for testing\n" in done(
         "info", "pep.json"
     )
 

@@ -273,7 +273,7 @@ def test_the_table_sorts_by_every_column(opened, content):
 def test_items_show_their_image_and_what_the_members_say(opened, content):
     page, effects = opened.page, content["effects"]
     shown = [*effects["helped"], *effects["hurt"]]
-    cards = page.locator(".item")
+    cards = page.locator(".item.helped, .item.hurt")
     assert cards.count() == len(shown)
     for k, effect in enumerate(shown):
         card = cards.nth(k)
