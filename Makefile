@@ -2,17 +2,21 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-fast test-floors lint bench stress docs dist readme clean
+.PHONY: demo test test-fast test-breaks test-floors lint bench stress docs dist readme clean
 
 demo: .venv/.demo
 	$(BIN)/peppermill demo
 
 test: .venv/.dev lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not breaks"
+
+# Break the code on purpose, a dozen times, and see a test fail each time.
+test-breaks: .venv/.dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m breaks
 
 # Without torchrun, browser, export and other libraries: under four minutes on two cores.
 test-fast: .venv/.dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not slow"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not slow and not breaks"
 
 # With the oldest version of everything that pyproject.toml allows; old libraries may warn.
 test-floors:

@@ -26,6 +26,8 @@ for severity in severities:
     corrupted = ((images + severity * noise).clamp(0, 1), labels)
     for name, predictor in methods.items():
         found[name].append(pm.evaluate(predictor, corrupted))
+for name, scores in found.items():
+    print(f"{name:<22} NLL {' '.join(f'{score.nll.value:.3f}' for score in scores)}")
 
 # %% [markdown]
 # Calibration on clean items does not survive strong corruption: all three become overconfident, the network first.

@@ -9,7 +9,7 @@ def test_every_break_finds_its_text_once():
     assert {name: count for name, count in found.items() if count != 1} == {}
 
 
-@pytest.mark.slow
+@pytest.mark.breaks
 @pytest.mark.parametrize("broken", BREAKS, ids=lambda broken: broken.name)
 def test_a_deliberate_break_makes_a_test_fail(broken):
     assert first_failure(broken) is not None
