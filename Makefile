@@ -8,22 +8,22 @@ demo: .venv/.demo
 	$(BIN)/peppermill demo
 
 test: .venv/.dev lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not breaks"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "not breaks"
 
 # Break the code on purpose, a dozen times, and see a test fail each time.
 test-breaks: .venv/.dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m breaks
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m breaks
 
 # Without torchrun, browser, export and other libraries: under four minutes on two cores.
 test-fast: .venv/.dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not slow and not breaks"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not breaks"
 
 # With the oldest version of everything that pyproject.toml allows; old libraries may warn.
 test-floors:
 	$(PYTHON) -m venv .venv-floors
 	$(PYTHON) scripts/floors.py > .venv-floors/floors.txt
 	.venv-floors/bin/pip install -q -r .venv-floors/floors.txt -e .
-	OMP_NUM_THREADS=1 .venv-floors/bin/python -m pytest -n 2 -W default tests/cli tests/sources tests/export tests/integrations
+	OMP_NUM_THREADS=1 .venv-floors/bin/python -m pytest -n 2 --dist worksteal -W default tests/cli tests/sources tests/export tests/integrations
 
 lint: .venv/.dev
 	$(BIN)/ruff format --check .

@@ -78,9 +78,10 @@ def section(found: dict[str, Any]) -> str:
     ]
     return table_section(
         "Calibrators",
-        f"Vector scaling with the choice of its strength: {'; '.join(speeds)}; {found['clock']}. Below, test NLL of "
-        f"the demo network, one pass, over {found['splits']} random halves, and the gain over temperature scaling, "
-        f"mean ± standard deviation. `python -m benchmarks.calibrators`; {where(found)}.",
+        f"Fitting vector scaling, including the choice of its shrinkage: {'; '.join(speeds)}; {found['clock']}. The "
+        f"table shows the test NLL of the demo network with one pass, over {found['splits']} random halves of the "
+        f"images, and the gain over temperature scaling (mean ± standard deviation). "
+        f"`python -m benchmarks.calibrators`; {where(found)}.",
         ("calibrator", "test NLL", "gain"),
         [(name, f"{mean(demo[name]):.4f}", f"{mean(gains[name]):.4f} ± {stdev(gains[name]):.4f}") for name in demo],
     )

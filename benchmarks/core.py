@@ -119,8 +119,8 @@ def section(found: dict[str, Any]) -> str:
     ]
     return table_section(
         "The price of an ensemble",
-        f"A pass of members over data is measured against ten plain passes that keep their outputs, in batches of "
-        f"{found['batch']}. `python -m benchmarks.core`; {where(found)}.",
+        f"Time of one pass of all members over the data, divided by that of ten plain passes that keep their outputs, "
+        f"in batches of {found['batch']}. `python -m benchmarks.core`; {where(found)}.",
         ("what", "ratio", "aim at most"),
         [(what, f"**{found[key]['ratio']:.3f}**", limit) for what, key, limit in rows],
     )

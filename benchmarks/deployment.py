@@ -79,8 +79,8 @@ def section(found: dict[str, Any]) -> str:
     size = {name: f"{bytes / 1e6:.2f} MB" for name, bytes in found["file_bytes"].items()}
     return table_section(
         "An ensemble as one file",
-        f"The demo network ({found['network_bytes'] / 1e6:.2f} MB) with m = {found['size']}: times of a call as "
-        f"multiples of ten plain passes of the network ({found['clock']}); below 1 is faster. "
+        f"The demo network ({found['network_bytes'] / 1e6:.2f} MB) with m = {found['size']}: the time of a call, "
+        f"divided by that of ten plain passes of the network ({found['clock']}); below 1 is faster. "
         f"onnxruntime {found['onnxruntime']}. `python -m benchmarks.deployment`; {where(found)}.",
         ("what", "size", "one image", f"{found['batch']} images"),
         [

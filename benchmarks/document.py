@@ -13,9 +13,9 @@ PAGE = Path(__file__).resolve().parent.parent / "docs" / "benchmarks.md"
 
 OPENING = """# Benchmarks
 
-What PEP costs, each figure a ratio within one run, because machines are noisy and ratios travel better than seconds.
-`make bench` measures everything again and writes this page from `results/bench/*.json`; do not edit it by hand.
-`python -m benchmarks NAME` measures one, `python -m benchmarks --device cuda` what needs a GPU.
+How much does PEP cost in time and memory? Most figures are ratios within one run, because ratios depend less on the
+machine than seconds do. `make bench` repeats all measurements and writes this page from `results/bench/*.json`, so do
+not edit it by hand. `python -m benchmarks NAME` repeats one, `python -m benchmarks --device cuda` those of a GPU.
 """
 
 

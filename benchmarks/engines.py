@@ -222,8 +222,8 @@ def _cpu_section(found: dict[str, Any]) -> str:
         [
             "## Engines on a CPU",
             "",
-            f"A prediction of m = {found['size']} members, in units of ten plain passes of the network with as many "
-            "threads. The last column is what we aim for, at most; numbers above it are marked with an asterisk. "
+            f"Time of a prediction of m = {found['size']} members, divided by that of ten plain passes of the network "
+            "with the same number of threads. The last column is our upper limit; an asterisk marks a ratio above it. "
             f"`python -m benchmarks.engines`; {where(found)}.",
             "",
             "| network | batch | threads | loop | vmap | auto | aim |",
@@ -250,7 +250,7 @@ def _gpu_section(found: dict[str, Any]) -> str:
         [
             "## Engines on a GPU",
             "",
-            f"m = {found['size']}, `auto`; numbers above our aims are marked with an asterisk. "
+            f"m = {found['size']}, `auto`; an asterisk marks a ratio above our upper limit. "
             f"`python -m benchmarks.engines --device cuda`; {where(found)}.",
             "",
             "| network | precision | batch 256, over ten plain passes of that precision | aim | milliseconds |",

@@ -189,12 +189,12 @@ def _words(found: dict[str, Any]) -> list[str]:
     """Tuning, preparing, and where a peer is faster."""
     authors, made = found["tuning"]["authors"]["ratio"], found["preparing_seconds"]
     per_item = made.get("laplace_all", 0) / found["laplace_items"]
-    laplace = f"; laplace-torch is fitted, to all weights in {per_item:.2g} s for each item" if per_item else ""
+    laplace = f", and fitting laplace-torch to all weights {per_item:.2g} s per item" if per_item else ""
     return [
-        f"Finding sigma on {found['tuning_items']:,} images takes the authors' procedure (20 values of sigma, the "
-        f"images read again and ten networks set up for each) **{authors:.2f}** times as long as `fit`, and `fit` with "
-        f"temperature {found['tuning']['ours_with_temperature']['ratio']:.2f} times. Before the first prediction ten "
-        f"copies are made in {made['copies']:.2f} s{laplace}; peppermill makes nothing.",
+        f"To find sigma on {found['tuning_items']:,} images, the authors' procedure (20 values of sigma; for each, the "
+        f"images are read again and ten networks are built) takes **{authors:.2f}** times as long as `fit`, and `fit` "
+        f"with a temperature {found['tuning']['ours_with_temperature']['ratio']:.2f} times as long. Before the first "
+        f"prediction, making ten copies takes {made['copies']:.2f} s{laplace}; peppermill needs no preparation.",
         "",
         f"Where others are faster: {'; '.join(_faster(found)) or 'nowhere in this table'}.",
     ]

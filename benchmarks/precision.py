@@ -53,8 +53,8 @@ def measured(exact: pm.PepEnsemble, validation: Any, test: Any, precision: str |
 def section(found: dict[str, Any]) -> str:
     return table_section(
         "Low precision",
-        f"PEP on the demo network, m = {found['size']}, {found['items']:,} items to tune on and to test on; the "
-        f"network alone has NLL {found['network_nll']:.5f}. `python -m benchmarks.precision`; {where(found)}.",
+        f"PEP on the demo network, m = {found['size']}, with {found['items']:,} items to tune and as many to test; "
+        f"the network alone has NLL {found['network_nll']:.5f}. `python -m benchmarks.precision`; {where(found)}.",
         ("network computes in", "σ* of a fit in this type", "test NLL", "change", "NLL with the σ* of float32"),
         [
             (

@@ -139,10 +139,11 @@ def section(found: dict[str, Any]) -> str:
     ]
     return table_section(
         "Finding sigma on other items",
-        f"The same search on random draws of a network's validation items: what it misses of the effect on those items "
-        f"(known from {len(GRID)} sigmas and interpolated), and its passes of all m = {found['size']} members. A "
-        "sample can mislead: rarely on 2,500 items, more often on 1,000. With sigma and T searched together, what is "
-        f"missed of the mean gain over the best T alone: {'; '.join(joint) or 'not measured'}. "
+        f"The same search on random draws of a network's validation items: the share of the effect on those items that "
+        f"it misses (known from {len(GRID)} sigmas by interpolation), and its passes of all m = {found['size']} "
+        "members. The subsample that the search uses misleads it rarely with 2,500 items, more often with 1,000. When "
+        "sigma and T are searched together, the missed share of the mean gain over the best T alone is: "
+        f"{'; '.join(joint) or 'not measured'}. "
         f"`python -m benchmarks.replays`; {where(found)}.",
         ("network", "items drawn", "missed: median", "95 % of draws", "worst", "over 1 %", "most passes"),
         [

@@ -262,12 +262,12 @@ def section(found: dict[str, Any]) -> str:
     ]
     return table_section(
         "Predictions in parts",
-        f"`write_predictions` on the demo network, m = {found['size']}, {found['items']:,} images, in CPU seconds, "
-        f"medians of {ROUNDS} rounds; peak memory on a mapped array, {large / 1e6:.0f} MB for the larger "
-        f"one; two processes under torchrun, by the CPU seconds of the busier one, {two['ratio_lowest']:.2f} to "
-        f"{two['ratio_highest']:.2f} in three rounds (by the clock {two['wall_ratio']:.2f}, with {two['load']:.0f} "
-        "processes at work on the machine's cores). "
-        f"What follows for very many items is in [scale.md](scale.md). `python -m benchmarks.scale`; {where(found)}.",
+        f"`write_predictions` on the demo network, m = {found['size']}, {found['items']:,} images. Times are CPU "
+        f"seconds, medians of {ROUNDS} rounds. Peak memory is that of a memory-mapped array, {large / 1e6:.0f} MB for "
+        f"the larger one. Two processes run under torchrun and are timed by the CPU seconds of the busier one: a ratio "
+        f"of {two['ratio_lowest']:.2f} to {two['ratio_highest']:.2f} in three rounds ({two['wall_ratio']:.2f} by the "
+        f"clock, with {two['load']:.0f} processes on the machine's cores). "
+        f"[scale.md](scale.md) extrapolates to very large data sets. `python -m benchmarks.scale`; {where(found)}.",
         ("measure", "found", "aim"),
         rows,
     )

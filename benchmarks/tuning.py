@@ -113,13 +113,13 @@ def section(found: dict[str, Any]) -> str:
     ways = ("quick", "quick_with_temperature", "golden", "authors")
     return table_section(
         "Finding sigma",
-        f"Passes of all m = {found['size']} members over all validation items, and what the sigma that was found "
-        "misses of the PEP effect L(σ*) − L(0), against the best of a fine grid and of all that was tried. The aim "
-        "is at most 5 passes and at most 1 %. *two-stage* is `fit`, also with `temperature=True`: there it misses a "
-        "share of the best L(σ, T) − L(0), and at most 5 % of *over T*, the gain of the noise over a temperature "
-        'alone, in nats of all items; *golden* is `fit(search="golden")`; *authors* are ten iterations in 0 to 0.1 '
-        "with both inner points computed in each. The networks of Table 2 are one seed each, trained for 15 epochs on "
-        f"part of the images (`benchmarks/trained.py`). `python -m benchmarks.tuning`; {where(found)}.",
+        f"The number of passes of all m = {found['size']} members over all validation items, and the share of the PEP "
+        "effect L(σ*) − L(0) that the search misses, compared with the best sigma on a fine grid or in any search. The "
+        "limits are 5 passes and 1 %. *two-stage* is `fit`. With `temperature=True` the share is that of the best "
+        "L(σ, T) − L(0); *over T* is the gain of the noise over a temperature alone, in nats summed over all items, "
+        'and its limit is 5 %. *golden* is `fit(search="golden")`. *authors* is their procedure: ten iterations in 0 '
+        "to 0.1 that compute both inner points each time. The networks of Table 2 are one seed each, trained for 15 "
+        f"epochs on part of the images (`benchmarks/trained.py`). `python -m benchmarks.tuning`; {where(found)}.",
         ("network", "items", "effect", "two-stage", "two-stage, with T", "golden", "authors", "over T, missed"),
         [
             (

@@ -99,8 +99,8 @@ def section(found: dict[str, Any]) -> str:
         rows.append((f"{count:,}", *(f"{mean(values):+.4f} ± {stdev(values):.4f}" for values in both)))
     return table_section(
         "How many validation items?",
-        f"NLL of {found['test_items']:,} test images of the demo network after tuning on N others, less that of a "
-        f"temperature tuned on {found['items'][-1]:,}: mean ± standard deviation over {found['draws']} draws, "
+        f"NLL on {found['test_items']:,} test images of the demo network after tuning on N others, minus the NLL with "
+        f"a temperature tuned on {found['items'][-1]:,}: mean ± standard deviation over {found['draws']} draws, "
         f"m = {found['size']}. `python -m benchmarks.validation_items`; {where(found)}.",
         ("N", *METHODS),
         rows,

@@ -7,6 +7,7 @@ docs/shift.md is written from the results, in the form of Ovadia et al. (2019).
 
 from __future__ import annotations
 
+import os
 import time
 import warnings
 import zlib
@@ -135,6 +136,7 @@ def scores_of(predictor: Any, data: tuple[Tensor, Tensor]) -> dict[str, float]:
 
 def corruptions() -> tuple[Any, tuple[str, ...]]:
     """A function of images [N, 3, 32, 32], a name and a severity, and the names that the package knows."""
+    os.environ.setdefault("NUMBA_DISABLE_JIT", "1")  # what numba compiles draws from a generator that no seed reaches
     if not hasattr(np, "float_"):
         np.float_ = np.float64  # type: ignore[attr-defined]  # the package was written for numpy 1
     try:

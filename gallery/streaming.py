@@ -14,7 +14,7 @@ from matplotlib import pyplot
 from PIL import Image
 
 import peppermill as pm
-from peppermill.sources import data_or_inputs_from
+from peppermill.sources import data_from
 
 validation, (images, _) = pm.demo.data()
 Path("new").mkdir()
@@ -26,7 +26,7 @@ for number, picture in enumerate(images[:300]):
 
 # %%
 pep = pm.PepEnsemble.at_sigma(pm.demo.network(), 0.01, size=4)
-inputs = data_or_inputs_from("imagefolder:new?size=28&mean=0&std=1")
+inputs = data_from("imagefolder:new?size=28&mean=0&std=1", needs_labels=False)
 columns = "predicted,confidence,mutual_information"
 done = pm.write_predictions(pep, inputs, "predictions", columns=columns, batch_size=50, part_items=100)
 print(done)

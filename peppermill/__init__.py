@@ -7,113 +7,73 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from peppermill import demo, metrics
-    from peppermill.curvature.analysis import LocalAnalysis, local_analysis
-    from peppermill.curvature.prediction import carried_by, compare_effects
-    from peppermill.datasets.splitting import split_off
-    from peppermill.distributed.group import ProcessError, alone
-    from peppermill.ensemble import PepEnsemble, load
-    from peppermill.evaluation.abstention import Abstention, abstain, load_abstention
-    from peppermill.evaluation.comparison import Comparison, compare, compare_all
-    from peppermill.evaluation.item_effects import Effect, Effects, helped_and_hurt
-    from peppermill.evaluation.member_count import SizeCurve, size_curve
-    from peppermill.evaluation.overfitting import OverfittingProbe, probe_overfitting
-    from peppermill.evaluation.scores import Scores, evaluate
-    from peppermill.evaluation.sweep import Sweep, sweep_sigma
-    from peppermill.fitting import fit
+    from peppermill import demo as demo
+    from peppermill import metrics as metrics
+    from peppermill.curvature.analysis import LocalAnalysis as LocalAnalysis
+    from peppermill.curvature.analysis import local_analysis as local_analysis
+    from peppermill.curvature.prediction import carried_by as carried_by
+    from peppermill.curvature.prediction import compare_effects as compare_effects
+    from peppermill.datasets.splitting import split_off as split_off
+    from peppermill.distributed.group import ProcessError as ProcessError
+    from peppermill.distributed.group import alone as alone
+    from peppermill.ensemble import PepEnsemble as PepEnsemble
+    from peppermill.ensemble import load as load
+    from peppermill.evaluation.abstention import Abstention as Abstention
+    from peppermill.evaluation.abstention import abstain as abstain
+    from peppermill.evaluation.abstention import load_abstention as load_abstention
+    from peppermill.evaluation.comparison import Comparison as Comparison
+    from peppermill.evaluation.comparison import compare as compare
+    from peppermill.evaluation.comparison import compare_all as compare_all
+    from peppermill.evaluation.item_effects import Effect as Effect
+    from peppermill.evaluation.item_effects import Effects as Effects
+    from peppermill.evaluation.item_effects import helped_and_hurt as helped_and_hurt
+    from peppermill.evaluation.member_count import SizeCurve as SizeCurve
+    from peppermill.evaluation.member_count import size_curve as size_curve
+    from peppermill.evaluation.overfitting import OverfittingProbe as OverfittingProbe
+    from peppermill.evaluation.overfitting import probe_overfitting as probe_overfitting
+    from peppermill.evaluation.scores import Scores as Scores
+    from peppermill.evaluation.scores import evaluate as evaluate
+    from peppermill.evaluation.sweep import Sweep as Sweep
+    from peppermill.evaluation.sweep import sweep_sigma as sweep_sigma
+    from peppermill.fitting import fit as fit
     from peppermill.integrations.lightning import PepCallback as PepCallback
     from peppermill.integrations.sklearn import PepClassifier as PepClassifier
-    from peppermill.likelihood import Bernoulli, Categorical, Gaussian
-    from peppermill.noise import Noise
-    from peppermill.plumbing.warnings import PepWarning
-    from peppermill.predictions import Predictions, predict
-    from peppermill.predictors.augmentation import TestTimeAugmentation
-    from peppermill.predictors.deep_ensemble import DeepEnsemble
-    from peppermill.predictors.mc_dropout import McDropout
-    from peppermill.predictors.single_network import SingleNetwork
-    from peppermill.predictors.temperature_scaling import Calibrated, Tempered, fit_calibrator, fit_temperature
-    from peppermill.predictors.weight_average import WeightAverage
-    from peppermill.race import calibrate
-    from peppermill.report import figures as plots
-    from peppermill.report.page import write_report
-    from peppermill.report.provenance import provenance
-    from peppermill.report.record import record_run, sweep_around
-    from peppermill.report.run import Run, read_run, write_run
-    from peppermill.streaming.columns import stream
-    from peppermill.streaming.parts import write_predictions
-    from peppermill.tuning.golden import Golden
-    from peppermill.tuning.result import Candidate, Race
-    from peppermill.tuning.two_stage import TwoStage
-    from peppermill.types import Likelihood, Predictor
-    from peppermill.uncertainty import Uncertainty
+    from peppermill.likelihood import Bernoulli as Bernoulli
+    from peppermill.likelihood import Categorical as Categorical
+    from peppermill.likelihood import Gaussian as Gaussian
+    from peppermill.noise import Noise as Noise
+    from peppermill.plumbing.warnings import PepWarning as PepWarning
+    from peppermill.predictions import Predictions as Predictions
+    from peppermill.predictions import predict as predict
+    from peppermill.predictors.one_network import McDropout as McDropout
+    from peppermill.predictors.one_network import SingleNetwork as SingleNetwork
+    from peppermill.predictors.one_network import TestTimeAugmentation as TestTimeAugmentation
+    from peppermill.predictors.several_networks import DeepEnsemble as DeepEnsemble
+    from peppermill.predictors.several_networks import WeightAverage as WeightAverage
+    from peppermill.predictors.temperature_scaling import Calibrated as Calibrated
+    from peppermill.predictors.temperature_scaling import Tempered as Tempered
+    from peppermill.predictors.temperature_scaling import fit_calibrator as fit_calibrator
+    from peppermill.predictors.temperature_scaling import fit_temperature as fit_temperature
+    from peppermill.race import calibrate as calibrate
+    from peppermill.recipe import Candidate as Candidate
+    from peppermill.recipe import Race as Race
+    from peppermill.report import figures as plots  # noqa: F401
+    from peppermill.report.page import write_report as write_report
+    from peppermill.report.record import record_run as record_run
+    from peppermill.report.record import sweep_around as sweep_around
+    from peppermill.report.run import Run as Run
+    from peppermill.report.run import provenance as provenance
+    from peppermill.report.run import read_run as read_run
+    from peppermill.report.run import write_run as write_run
+    from peppermill.streaming.columns import stream as stream
+    from peppermill.streaming.parts import write_predictions as write_predictions
+    from peppermill.tuning.golden import Golden as Golden
+    from peppermill.tuning.two_stage import TwoStage as TwoStage
+    from peppermill.types import Likelihood as Likelihood
+    from peppermill.types import Predictor as Predictor
+    from peppermill.uncertainty import Uncertainty as Uncertainty
 
     __version__: str
-
-__all__ = [
-    "Abstention",
-    "Bernoulli",
-    "Calibrated",
-    "Candidate",
-    "Categorical",
-    "Comparison",
-    "DeepEnsemble",
-    "Effect",
-    "Effects",
-    "Gaussian",
-    "Golden",
-    "Likelihood",
-    "LocalAnalysis",
-    "McDropout",
-    "Noise",
-    "OverfittingProbe",
-    "PepEnsemble",
-    "PepWarning",
-    "Predictions",
-    "Predictor",
-    "ProcessError",
-    "Race",
-    "Run",
-    "Scores",
-    "SingleNetwork",
-    "SizeCurve",
-    "Sweep",
-    "Tempered",
-    "TestTimeAugmentation",
-    "TwoStage",
-    "Uncertainty",
-    "WeightAverage",
-    "abstain",
-    "alone",
-    "calibrate",
-    "carried_by",
-    "compare",
-    "compare_all",
-    "compare_effects",
-    "demo",
-    "evaluate",
-    "fit",
-    "fit_calibrator",
-    "fit_temperature",
-    "helped_and_hurt",
-    "load",
-    "load_abstention",
-    "local_analysis",
-    "metrics",
-    "plots",
-    "predict",
-    "probe_overfitting",
-    "provenance",
-    "read_run",
-    "record_run",
-    "size_curve",
-    "split_off",
-    "stream",
-    "sweep_around",
-    "sweep_sigma",
-    "write_predictions",
-    "write_report",
-    "write_run",
-]
 
 #: Where each public name is defined.
 _NAMES_BY_MODULE = {
@@ -134,21 +94,17 @@ _NAMES_BY_MODULE = {
     "noise": "Noise",
     "plumbing.warnings": "PepWarning",
     "predictions": "Predictions predict",
-    "predictors.augmentation": "TestTimeAugmentation",
-    "predictors.deep_ensemble": "DeepEnsemble",
-    "predictors.mc_dropout": "McDropout",
-    "predictors.single_network": "SingleNetwork",
+    "predictors.one_network": "McDropout SingleNetwork TestTimeAugmentation",
+    "predictors.several_networks": "DeepEnsemble WeightAverage",
     "predictors.temperature_scaling": "Calibrated Tempered fit_calibrator fit_temperature",
-    "predictors.weight_average": "WeightAverage",
     "race": "calibrate",
+    "recipe": "Candidate Race",
     "report.page": "write_report",
-    "report.provenance": "provenance",
     "report.record": "record_run sweep_around",
-    "report.run": "Run read_run write_run",
+    "report.run": "Run provenance read_run write_run",
     "streaming.columns": "stream",
     "streaming.parts": "write_predictions",
     "tuning.golden": "Golden",
-    "tuning.result": "Candidate Race",
     "tuning.two_stage": "TwoStage",
     "types": "Likelihood Predictor",
     "uncertainty": "Uncertainty",
@@ -160,6 +116,8 @@ _MODULES = {"demo": "demo", "metrics": "metrics", "plots": "report.figures"}
 
 #: Names that need an extra. Not in `__all__`: `from peppermill import *` works without any extra.
 _WITH_EXTRAS = {"PepCallback": "integrations.lightning", "PepClassifier": "integrations.sklearn"}
+
+__all__ = sorted([*_MODULE_OF, *_MODULES], key=lambda name: (name.islower(), name))
 
 
 def __getattr__(name: str) -> Any:

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from peppermill.datasets.loaders import changing_data, drawn, every
 from peppermill.distributed.group import count, grouped, rank
-from peppermill.plumbing.nested import bytes_of, digest_of, map_tensors
+from peppermill.plumbing.nested import bytes_of, digest_of, map_tensors, placed, split_inputs, tensors_of
 from peppermill.plumbing.networks import device_of, dtype_of
 from peppermill.types import Batch, Data, Inputs
 
@@ -110,8 +110,7 @@ class Batches:
 
     def _on_device(self, batch: Batch) -> Batch:
         inputs, labels = batch
-        placed = map_tensors(lambda t: t.to(self.device, self.dtype if t.is_floating_point() else None), inputs)
-        return placed, labels.to(self.device)
+        return placed(inputs, self.device, self.dtype), labels.to(self.device)
 
     def _refuse_changing_head(self) -> None:
         """Read the first items twice, with different states of the global generator."""
@@ -167,8 +166,7 @@ def _as_batches(data: Data, argument: str, batch_size: int) -> Iterable[Any]:
 
 def _pair(inputs: Any, labels: Any, argument: str, batch_size: int) -> Pair:
     inputs, labels = map_tensors(lambda t: t, inputs), _labels(labels, argument)
-    lengths: set[int] = set()
-    map_tensors(lambda t: lengths.add(len(t)), inputs)
+    lengths = {len(tensor) for tensor in tensors_of(inputs)}
     if lengths != {len(labels)}:
         raise ValueError(
             f"`{argument}` has {', '.join(map(str, sorted(lengths))) or 'no'} inputs and {len(labels)} labels: each "
@@ -179,17 +177,13 @@ def _pair(inputs: Any, labels: Any, argument: str, batch_size: int) -> Pair:
 
 def split_batch(batch: Any, argument: str) -> Batch:
     """One batch as (inputs, labels); in a dict, the labels are under "labels" or "label"."""
-    if isinstance(batch, Mapping):
-        key = next((key for key in ("labels", "label") if key in batch), None)
-        if key is not None:
-            return {k: v for k, v in batch.items() if k != key}, _labels(batch[key], argument)
-    elif isinstance(batch, (tuple, list)) and len(batch) >= 2:
-        inputs = batch[0] if len(batch) == 2 else tuple(batch[:-1])
-        return inputs, _labels(batch[-1], argument)
-    raise TypeError(
-        f"a batch of `{argument}` is a {type(batch).__name__} in which no labels were found: expected (inputs, labels)"
-        ', or a dict with "labels".'
-    )
+    inputs, labels = split_inputs(batch)
+    if labels is None:
+        raise TypeError(
+            f"a batch of `{argument}` is a {type(batch).__name__} in which no labels were found: expected (inputs, "
+            'labels), or a dict with "labels".'
+        )
+    return inputs, _labels(labels, argument)
 
 
 def _labels(value: Any, argument: str) -> Tensor:

@@ -11,37 +11,36 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from peppermill import parameters as selection
 from peppermill.calibrators import UNCALIBRATED, Calibrator, Temperature
 from peppermill.data import Batches
 from peppermill.engines import Engine, Members, engine_named
-from peppermill.likelihood import likelihood_named, mean_prediction
-from peppermill.noise import Noise
-from peppermill.parameters import Selection
+from peppermill.likelihood import mean_prediction
 from peppermill.passes import MemberPass, Request, run_members
 from peppermill.plumbing.networks import as_network, in_training_mode
 from peppermill.plumbing.progress import progress
 from peppermill.predictions import Predictions, predict
-from peppermill.recipe import Recipe, difference, fingerprint, read_recipe, write_recipe
-from peppermill.tuning.result import Race, SigmaSearch
-from peppermill.types import Data, Inputs, Likelihood, Tick
+from peppermill.recipe import Race, Recipe, difference, fingerprint, recipe_at
+from peppermill.types import Data, EngineName, Inputs, LawName, Likelihood, LikelihoodLike, Precision, Tick
 from peppermill.uncertainty import Tally, Uncertainty, named, wide
-from peppermill.views import ViewsLike, views_named
 
 if TYPE_CHECKING:
     from peppermill.datasets.splitting import Split
+    from peppermill.noise import Noise
+    from peppermill.parameters import Selection
     from peppermill.perturbation import Perturbation
+    from peppermill.tuning.result import SigmaSearch
+    from peppermill.views import ViewsLike
 
 
 class PepEnsemble(nn.Module):
     """An ensemble of m perturbed copies of a network (eq. 9). Call it as you call the network.
 
     It gives the logarithm of the averaged probability (eq. 9), [batch, classes]: valid logits, on which softmax and
-    cross-entropy stay right. The network is held, not copied, and never changed. `engine` says how the members run; it
-    is not part of the recipe.
+    cross-entropy stay right. The network is held, not copied, and never changed. `recipe` is what `save` writes;
+    `engine` says how the members run, and is not part of it. `fit`, `load` and `at_sigma` make ensembles.
     """
 
-    def __init__(self, model: nn.Module, recipe: Recipe, engine: str | Engine = "auto") -> None:
+    def __init__(self, model: nn.Module, recipe: Recipe, engine: EngineName | Engine = "auto") -> None:
         super().__init__()
         self.model, self.recipe = model, recipe
         self.engine = engine_named(engine)
@@ -55,25 +54,14 @@ class PepEnsemble(nn.Module):
         *,
         parameters: Selection = "kernels",
         size: int = 10,
-        noise: str | Noise = "gaussian",
-        likelihood: str | Likelihood = "categorical",
+        noise: LawName | Noise = "gaussian",
+        likelihood: LikelihoodLike = "categorical",
         views: ViewsLike = None,
-        engine: str | Engine = "auto",
+        engine: EngineName | Engine = "auto",
     ) -> PepEnsemble:
         """An ensemble at a sigma of your choice, without a search; the arguments are those of `fit`."""
         model = as_network(model)
-        recipe = Recipe(
-            sigma=sigma,
-            size=size,
-            noise=noise if isinstance(noise, Noise) else Noise(noise),
-            rule=selection.rule_name(parameters),
-            selected=tuple(selection.select(model, parameters)),
-            likelihood=likelihood_named(likelihood),
-            calibrator=UNCALIBRATED,
-            search=SigmaSearch((), sigma, sigma, 0, False, 0.0),
-            fingerprint=fingerprint(model),
-            views=views_named(views),
-        )
+        recipe = recipe_at(model, sigma, parameters, size, noise, likelihood, views, UNCALIBRATED)
         return cls(model, recipe, engine)
 
     @property
@@ -121,8 +109,7 @@ class PepEnsemble(nn.Module):
         """The rival: the network alone with its best calibrator on the same items, if that is known."""
         if self.recipe.one_pass is None:
             return None
-        recipe = replace(self.recipe, sigma=0.0, size=1, views=(), calibrator=self.recipe.one_pass, one_pass=None)
-        return PepEnsemble(self.model, recipe, self.engine)
+        return self.with_recipe(sigma=0.0, size=1, views=(), calibrator=self.recipe.one_pass, one_pass=None)
 
     @property
     def search(self) -> SigmaSearch:
@@ -151,11 +138,19 @@ class PepEnsemble(nn.Module):
 
     @torch.no_grad()
     def predict_proba(self, *args: Any, **kwargs: Any) -> Tensor:
-        """p(y; x, theta*, sigma*) of eq. 9, without a graph; for a yes-or-no question, the probability of yes."""
+        """p(y; x, theta*, sigma*) of eq. 9, without a graph; for a yes-or-no question, the probability of yes.
+
+        For one batch, as the network takes it; or for all items of an array, a dict of arrays, a Dataset, a DataLoader
+        or any other data with or without labels, which are read batch by batch.
+        """
         if self.likelihood.name == "gaussian":
             raise TypeError(
                 "a regression has no class probabilities: call the ensemble itself for its mean and log-variance."
             )
+        if len(args) == 1 and not kwargs and not isinstance(args[0], Tensor):
+            from peppermill.streaming.numbered_batches import calls_of
+
+            return torch.cat([self.predict_proba(*args, **kwargs) for args, kwargs in calls_of(self.model, args[0])])
         outputs: Tensor = self(*args, **kwargs)
         return outputs.sigmoid() if self.likelihood.name == "bernoulli" else outputs.exp()
 
@@ -197,13 +192,11 @@ class PepEnsemble(nn.Module):
 
     def predictions_of(self, members: MemberPass) -> Predictions:
         """The ensemble's prediction from a pass that its members have already made."""
-        log_probs = self.calibrator(members.averaged)
-        if self.calibrator == UNCALIBRATED:
-            log_likelihoods = members.log_likelihoods
-        else:
+        log_probs, log_likelihoods = self.calibrator(members.averaged), members.log_likelihoods
+        if self.calibrator != UNCALIBRATED:
             log_likelihoods = self.likelihood.log_likelihoods(log_probs, members.labels)
-        found = Predictions(log_probs, members.labels, log_likelihoods, self.likelihood, members.examples)
-        return replace(found, uncertainty=members.uncertainty)
+        rest = self.likelihood, members.examples, members.uncertainty
+        return Predictions(log_probs, members.labels, log_likelihoods, *rest)
 
     def item_effects(self, data: Data | Batches) -> Tensor:
         """ln of the ensemble's likelihood minus the network's for every item, [N]: who is helped and who is hurt.
@@ -213,6 +206,10 @@ class PepEnsemble(nn.Module):
         batches = data if isinstance(data, Batches) else Batches(data, self.model)
         network = predict(self.model, batches, likelihood=self.likelihood)
         return self.predict_items(batches).log_likelihoods - network.log_likelihoods
+
+    def with_recipe(self, **changes: Any) -> PepEnsemble:
+        """The same network with other fields of its recipe."""
+        return PepEnsemble(self.model, replace(self.recipe, **changes), self.engine)
 
     def with_temperature(self, temperature: float) -> PepEnsemble:
         """The same ensemble with its T multiplied by this temperature."""
@@ -224,36 +221,37 @@ class PepEnsemble(nn.Module):
 
     def with_calibrator(self, calibrator: Calibrator) -> PepEnsemble:
         """The same members with another calibrator after the averaging."""
-        return PepEnsemble(self.model, replace(self.recipe, calibrator=calibrator), self.engine)
+        return self.with_recipe(calibrator=calibrator)
 
     def without_temperature(self) -> PepEnsemble:
         """PEP alone: of the values of sigma that the search tried, the best one at T = 1."""
         search = replace(self.search, joint=False)
-        recipe = replace(self.recipe, sigma=search.best.sigma, calibrator=UNCALIBRATED, search=search)
-        return PepEnsemble(self.model, recipe, self.engine)
+        return self.with_recipe(sigma=search.best.sigma, calibrator=UNCALIBRATED, search=search)
 
     def with_split(self, split: Split | None) -> PepEnsemble:
         """The same ensemble, which remembers the items that it was tuned on."""
-        return PepEnsemble(self.model, replace(self.recipe, split=split), self.engine)
+        return self.with_recipe(split=split)
 
     def with_size(self, size: int) -> PepEnsemble:
         """The same ensemble with another number of members; the first ones stay the same draws."""
-        return PepEnsemble(self.model, replace(self.recipe, size=size), self.engine)
+        return self.with_recipe(size=size)
 
     def with_sigma(self, sigma: float) -> PepEnsemble:
         """The same ensemble at a sigma of your choice."""
-        return PepEnsemble(self.model, replace(self.recipe, sigma=sigma), self.engine)
+        return self.with_recipe(sigma=sigma)
 
-    def with_engine(self, engine: str = "auto", precision: str | None = None) -> PepEnsemble:
+    def with_engine(self, engine: EngineName | Engine = "auto", precision: Precision | None = None) -> PepEnsemble:
         """The same ensemble, run in another way: `engine` and `precision` are those of `fit`."""
         return PepEnsemble(self.model, self.recipe, engine_named(engine, precision))
 
     def save(self, path: str | Path) -> None:
         """Write the recipe, under 4 kB of JSON: the weights stay where they are."""
+        from peppermill.pep_json import write_recipe
+
         changed = difference(self.recipe.fingerprint, fingerprint(self.model))
         if changed:
             raise ValueError(f"the network is not the one that was fitted ({changed}): fit again before saving.")
-        write_recipe(self.recipe, path, selection.names(self.model))
+        write_recipe(self.recipe, path, self.model)
 
     def export(self, path: str | Path, example: Inputs, outputs: Sequence[str] | None = None) -> None:
         """Eq. 9 as one file, .pt2 or .onnx, that gives the averaged probabilities of batches like `example`.
@@ -295,7 +293,11 @@ class PepEnsemble(nn.Module):
         return members.in_order(predictions.reshape(*outputs.shape[:2], *predictions.shape[1:]))
 
 
-def load(path: str | Path, model: nn.Module, *, engine: str = "auto", precision: str | None = None) -> PepEnsemble:
+def load(
+    path: str | Path, model: nn.Module, *, engine: EngineName | Engine = "auto", precision: Precision | None = None
+) -> PepEnsemble:
     """The ensemble that `save` wrote, for the network on which it was fitted; any other network is refused."""
+    from peppermill.pep_json import read_recipe
+
     model = as_network(model)
     return PepEnsemble(model, read_recipe(path, model), engine_named(engine, precision))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from torch import nn
 
@@ -12,16 +12,16 @@ from peppermill.calibrators import Calibrator, Temperature, fit_calibrator_on, r
 from peppermill.data import Batches
 from peppermill.engines import Engine, engine_named
 from peppermill.ensemble import PepEnsemble
-from peppermill.likelihood import likelihood_named
 from peppermill.noise import Noise
-from peppermill.parameters import Selection, select
-from peppermill.passes import Request, run_members
-from peppermill.perturbation import Perturbation, warn_half_precision
-from peppermill.plumbing.networks import as_network
+from peppermill.passes import run_members
+from peppermill.perturbation import warn_half_precision
 from peppermill.plumbing.progress import progress
-from peppermill.tuning import SigmaTuner, search_named
-from peppermill.types import Data, Likelihood
-from peppermill.views import ViewsLike, views_named
+from peppermill.tuning import SigmaTuner, search_named, usual_items
+
+if TYPE_CHECKING:
+    from peppermill.parameters import Selection
+    from peppermill.types import CalibratorName, Data, EngineName, LawName, LikelihoodLike, SearchName
+    from peppermill.views import ViewsLike
 
 OLD_KEYWORDS = ("antithetic", "seed", "lower", "upper", "iterations", "precision")  # of version one
 
@@ -32,16 +32,16 @@ def fit(
     *,
     parameters: Selection = "kernels",
     size: int = 10,
-    noise: str | Noise = "gaussian",
-    search: str | SigmaTuner | None = "two_stage",
-    calibrator: str | None = None,
+    noise: LawName | Noise = "gaussian",
+    search: SearchName | SigmaTuner | None = "two_stage",
+    calibrator: CalibratorName | None = None,
     temperature: bool = False,
-    scale: str | None = None,
+    scale: Literal["layer", "filter"] | None = None,
     pool: int | None = None,
-    likelihood: str | Likelihood = "categorical",
+    likelihood: LikelihoodLike = "categorical",
     views: ViewsLike = None,
     batch_size: int = 500,
-    engine: str | Engine = "auto",
+    engine: EngineName | Engine = "auto",
     **deprecated: Any,
 ) -> PepEnsemble:
     """Find sigma* on validation data (eq. 8) and return the ensemble; sigma is 0 if noise does not help.
@@ -68,27 +68,25 @@ def fit(
     - `engine`: how the members run (docs/engines.md), "auto" by rule; "auto:bfloat16" or "auto:float16" lets the
       network compute in low precision. Not saved with the ensemble.
     """
-    precision = deprecated.pop("precision", None)  # `engine="auto", precision="bfloat16"` is "auto:bfloat16"
+    engine = engine_named(engine, deprecated.pop("precision", None))
     if deprecated:
         noise, search = _from_old_keywords(noise, search, deprecated)
-    noise = noise if isinstance(noise, Noise) else Noise(noise)
     tuner = search_named(search) if search is None or isinstance(search, str) else search
-    model, chosen, seen = as_network(model), likelihood_named(likelihood), views_named(views)
-    if temperature and chosen.name == "gaussian":
+    pep = PepEnsemble.at_sigma(
+        model, 0.0, parameters=parameters, size=size, noise=noise, likelihood=likelihood, views=views, engine=engine
+    )
+    if temperature and pep.likelihood.name == "gaussian":
         raise ValueError(
             "`temperature=True` is for classifiers: a Gaussian likelihood has no temperature. Leave it out."
         )
-    calibrator = calibrator or ("temperature" if temperature else None)
     if calibrator:
-        row_for(calibrator, chosen)
-    perturbation = Perturbation(select(model, parameters), noise, size)
-    warn_half_precision(perturbation)
-    if isinstance(engine, str):
-        name, _, low = engine.partition(":")
-        engine = engine_named(name, low or precision)
-    data = Batches(validation, model, argument="validation", batch_size=batch_size)
-    with progress("fitting sigma") as tick:
-        request = Request(model, perturbation, chosen, engine, data, tick, views=seen)
+        row_for(calibrator, pep.likelihood)
+    calibrator = calibrator or ("temperature" if temperature else None)
+    warn_half_precision(pep.perturbation)
+    data = Batches(validation, pep.model, argument="validation", batch_size=batch_size)
+    total = None if scale else usual_items(tuner, data.count_items(), size, calibrator is not None)
+    with progress("fitting sigma", total) as tick:
+        request = pep.request(data, tick)
         if scale:
             from peppermill.tuning.layer_scales import tune_scales  # most fits have one sigma
 
@@ -101,19 +99,12 @@ def fit(
             request, found = tune_pool(request, found, pool)
         fitted: list[Calibrator] = [Temperature(e.temperature) for e in (found.best, found.baseline)]
         if calibrator not in (None, "temperature"):
-            alone = replace(request, views=())
-            passes = [run_members(request, found.best.sigma), run_members(alone, 0.0)]
-            fitted = [fit_calibrator_on(calibrator, one.averaged, one.labels, chosen) for one in passes]
+            passes = [run_members(request, found.best.sigma), run_members(replace(request, views=()), 0.0)]
+            fitted = [fit_calibrator_on(calibrator, one.averaged, one.labels, pep.likelihood) for one in passes]
             found = replace(found, passes=(found.passes or 0.0) + size + 1)
-    options: dict[str, Any] = {
-        "parameters": parameters,
-        "size": size,
-        "likelihood": chosen,
-        "noise": request.perturbation.noise,
-    }
-    pep = PepEnsemble.at_sigma(model, found.best.sigma, views=views, engine=engine, **options)
-    rival = fitted[1] if calibrator and (calibrator != "temperature" or not seen) else None
-    return PepEnsemble(model, replace(pep.recipe, calibrator=fitted[0], search=found, one_pass=rival), engine)
+    rival = fitted[1] if calibrator and (calibrator != "temperature" or not request.views) else None
+    noise = request.perturbation.noise
+    return pep.with_recipe(sigma=found.best.sigma, noise=noise, calibrator=fitted[0], search=found, one_pass=rival)
 
 
 def _from_old_keywords(noise: Any, search: Any, old: dict[str, Any]) -> tuple[Noise, SigmaTuner]:

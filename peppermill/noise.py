@@ -12,9 +12,13 @@ import hashlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from peppermill.types import LawName
 
 MULTIPLIERS, WEYL_STEPS = (0xD2511F53, 0xCD9E8D57), (0x9E3779B9, 0xBB67AE85)  # the constants of Philox
 WORD_MASK = 0xFFFFFFFF
@@ -59,13 +63,13 @@ LAWS = {
 
 @dataclass(frozen=True)
 class Noise:
-    """The law of epsilon_j, whether the members come in pairs +epsilon and -epsilon, and the seed.
+    """The `law` of epsilon_j, whether members are `antithetic` pairs +epsilon and -epsilon, and the `seed`.
 
     `scales` gives arrays a noise of their own size: (name, factors), with one factor for the array or one for each of
     its filters. `draws` names the draws that are the members, if they were chosen from a larger pool.
     """
 
-    law: str = "gaussian"
+    law: LawName = "gaussian"
     antithetic: bool = True
     seed: int = 0
     scales: tuple[tuple[str, tuple[float, ...]], ...] = field(default=(), repr=False)

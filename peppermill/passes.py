@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from peppermill.data import Batches
-from peppermill.distributed.group import gather_rows, grouped
+from peppermill.distributed.group import grouped
 from peppermill.engines import Engine, Members
 from peppermill.likelihood import check_batch, ensemble_log_likelihoods, first_items
 from peppermill.perturbation import Perturbation
@@ -80,6 +80,8 @@ def run_members(request: Request, sigma: float) -> MemberPass:
     if results:
         columns = [torch.cat(column) for column in zip(*[(rows.T, *rest) for rows, *rest in results], strict=True)]
     if grouped():
+        from peppermill.distributed.gather import gather_rows  # most processes work alone
+
         facts: dict[str, object] = {"`sigma`": sigma, "`size`": members.size, "`noise`": members.noise}
         facts["`views`"] = [view.name for view in members.views]
         if sigma == 0:

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from peppermill.data import Batches
-from peppermill.distributed.group import gather_rows, grouped
+from peppermill.distributed.group import grouped
 from peppermill.likelihood import check_batch, first_items, likelihood_named
 from peppermill.plumbing.nested import InputGuard, as_arguments, digest_of, output_tensor
 from peppermill.plumbing.networks import as_network, explain_shapes, refuse_training_mode, state_of
 from peppermill.plumbing.progress import progress
-from peppermill.types import Data, Likelihood
+from peppermill.types import Data, Likelihood, LikelihoodLike
 from peppermill.uncertainty import Uncertainty, without_members
 
 
@@ -38,15 +38,15 @@ def predict(
     predictor: Any,
     data: Data | Batches,
     *,
-    likelihood: str | Likelihood | None = None,
+    likelihood: LikelihoodLike | None = None,
     argument: str = "data",
     uncertainty: bool = False,
 ) -> Predictions:
     """The predictions of a network, a PepEnsemble or any other Predictor; `Predictions` are returned as they are.
 
-    A predictor may have its own method `predict_items`. In a process group each process predicts its share of the
-    batches, and every process gets the predictions for all items. With `uncertainty`, a PepEnsemble also says how sure
-    its members are of each item, and any other predictor gives the `confidence` and `entropy` of its predictions.
+    A predictor may have its own method `predict_items`. In a process group each process predicts its share, and every
+    process gets the predictions for all items. With `uncertainty`, a PepEnsemble also says how sure its members are of
+    each item, and any other predictor gives `confidence` and `entropy`. Messages call the data `argument`.
     """
     if isinstance(predictor, Predictions):
         return predictor
@@ -83,6 +83,8 @@ def _predict(predictor: Any, batches: Batches, likelihood: Likelihood) -> Predic
     none = torch.zeros(0, device=batches.device)  # of a process without batches
     columns = [torch.cat(column) for column in zip(*parts, strict=True)] if parts else [none] * 3
     if grouped():
+        from peppermill.distributed.gather import gather_rows  # most processes work alone
+
         facts = {"likelihood": likelihood, f"number of items in `{batches.argument}`": batches.count_items()}
         facts["weights"] = digest_of(list(state_of(predictor)))
         columns = gather_rows(columns, [len(labels) for _, labels, _ in parts], facts)

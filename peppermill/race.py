@@ -12,7 +12,7 @@ import math
 import warnings
 from dataclasses import dataclass, replace
 from inspect import signature
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -20,20 +20,23 @@ from torch import Tensor, nn
 from peppermill.calibrators import CALIBRATORS, cross_fitted, fit_calibrator_on
 from peppermill.calibrators.temperature import TEMPERATURE_LIMITS, best_temperature
 from peppermill.data import MEMORY_BYTES, Batches
-from peppermill.engines import Engine
 from peppermill.ensemble import PepEnsemble
 from peppermill.fitting import fit
-from peppermill.noise import Noise
-from peppermill.parameters import Selection
-from peppermill.passes import MemberPass
 from peppermill.plumbing.nested import bytes_of, map_tensors
 from peppermill.plumbing.progress import progress
 from peppermill.plumbing.warnings import PepWarning
+from peppermill.recipe import VERDICTS, Candidate, Race
+from peppermill.tuning import search_named, usual_items
 from peppermill.tuning.layer_scales import NoGradientError, Scales, fit_scales, starting_sigma
-from peppermill.tuning.result import VERDICTS, Candidate, Evaluation, Race
-from peppermill.tuning.two_stage import TwoStage
-from peppermill.types import Data, Likelihood
-from peppermill.views import ViewsLike, views_named
+from peppermill.tuning.result import Evaluation
+
+if TYPE_CHECKING:
+    from peppermill.engines import Engine
+    from peppermill.noise import Noise
+    from peppermill.parameters import Selection
+    from peppermill.passes import MemberPass
+    from peppermill.types import Data, EngineName, LawName, LikelihoodLike
+    from peppermill.views import ViewsLike
 
 NOTHING = "none"  # no calibrator
 FOLDS = 5  # of the cross-fitting
@@ -49,10 +52,10 @@ def calibrate(
     *,
     views: ViewsLike = None,
     parameters: Selection = "kernels",
-    noise: str | Noise = "gaussian",
-    likelihood: str | Likelihood = "categorical",
+    noise: LawName | Noise = "gaussian",
+    likelihood: LikelihoodLike = "categorical",
     batch_size: int = 500,
-    engine: str | Engine = "auto",
+    engine: EngineName | Engine = "auto",
 ) -> PepEnsemble:
     """The best probabilities for at most this many forward passes; `pep.race` says what was tried and why this won.
 
@@ -61,17 +64,17 @@ def calibrate(
     """
     if not isinstance(passes, int) or passes < 1:
         raise ValueError(f"`passes={passes!r}` must be a whole number of forward passes, at least 1; 10 is usual.")
-    shown = views_named(views)
     network = PepEnsemble.at_sigma(
-        model, 0.0, parameters=parameters, size=1, noise=noise, likelihood=likelihood, engine=engine
+        model, 0.0, parameters=parameters, size=1, noise=noise, likelihood=likelihood, views=views, engine=engine
     )
+    network, shown = network.with_recipe(views=()), network.recipe.views
     course = _Course(Batches(validation, network.model, argument="validation", batch_size=batch_size))
     course.enter(network)
     if passes > 1:
         if shown:
-            course.enter(_changed(network, size=min(len(shown), passes), views=shown))
+            course.enter(network.with_recipe(size=min(len(shown), passes), views=shown))
         for seen in ((), shown) if shown else ((),):
-            course.enter_noise(_changed(network, size=passes, views=seen))
+            course.enter_noise(network.with_recipe(size=passes, views=seen))
         best, rival = course.best(), course.best(most_passes=1)
         if course.pays(best, rival):
             for size in (2**k for k in range(1, passes.bit_length()) if 2**k < passes and best.pep.sigma > 0):
@@ -109,7 +112,7 @@ class _Course:
         With one pass, that is: by more than two standard errors. Temperature scaling costs nothing and always runs.
         """
         if half_scales:  # an item is judged by noise that the other half of the examples found
-            first, found = (self._pass(_changed(pep, scales=scales)) for scales in half_scales)
+            first, found = (self._pass(_with_scales(pep, scales)) for scales in half_scales)
             even = (self.examples % 2 == 0).to(first.averaged.device)[:, None]
             judged = torch.where(even, found.averaged, first.averaged)
         else:
@@ -156,7 +159,7 @@ class _Course:
             (name, tuple(math.sqrt(a * b) for a, b in zip(one, other, strict=True)))
             for (name, one), (_, other) in zip(*self.half_scales, strict=True)
         )
-        by_layer = self._searched(_changed(shared, scales=both))
+        by_layer = self._searched(_with_scales(shared, both))
         if by_layer.sigma > 0:
             self.enter(by_layer, self.half_scales)
 
@@ -185,7 +188,7 @@ class _Course:
         choice = self.simplest(min(e.pep.passes for e in self.entries if not self.pays(best, e)))
         pep, rival = self._calibrated(choice), self.simplest(most_passes=1)
         if pep.passes > 1 and rival.calibrator != NOTHING:
-            pep = _changed(pep, one_pass=self._calibrated(rival).calibrator)
+            pep = pep.with_recipe(one_pass=self._calibrated(rival).calibrator)
         candidates = []
         for entry in sorted(self.entries, key=lambda e: -e.value):
             mean, error = self.difference(entry, choice)
@@ -195,7 +198,7 @@ class _Course:
         items, tried = len(choice.log_likelihoods), pep.search.evaluations
         zero = Evaluation(0.0, self.entries[0].value * items, pep.temperature, choice.value * items)
         search = replace(pep.search, evaluations=tried or (zero,), items=items, passes=self.spent)
-        return _changed(pep, search=search, race=Race(tuple(candidates), items, self.spent, self.note))
+        return pep.with_recipe(search=search, race=Race(tuple(candidates), items, self.spent, self.note))
 
     def _calibrated(self, entry: _Entry) -> PepEnsemble:
         """The members of an entry with its calibrator, fitted on all items."""
@@ -210,11 +213,14 @@ class _Course:
 
     def _searched(self, pep: PepEnsemble) -> PepEnsemble:
         """The same members at their best sigma, with T tuned along."""
-        with progress(f"sigma of {_name(pep.with_sigma(1.0))}") as tick, warnings.catch_warnings():
+        joint, what = pep.likelihood.name != "gaussian", f"sigma of {_name(pep.with_sigma(1.0))}"
+        tuner = search_named("two_stage")
+        total = usual_items(tuner, self.data.count_items(), pep.size, joint)
+        with progress(what, total) as tick, warnings.catch_warnings():
             warnings.simplefilter("ignore", PepWarning)  # that noise does not help is a result of the race
-            search = TwoStage().tune(pep.request(self.data, tick), joint=pep.likelihood.name != "gaussian")
+            search = tuner.tune(pep.request(self.data, tick), joint)
         self.spent += search.passes or 0.0
-        return PepEnsemble(pep.model, replace(pep.recipe, sigma=search.best.sigma, search=search), pep.engine)
+        return pep.with_recipe(sigma=search.best.sigma, search=search)
 
     def _half_scales(self, shared: PepEnsemble, half: int) -> Scales:
         """Noise by layer, as every second example finds it."""
@@ -262,10 +268,8 @@ def _name(pep: PepEnsemble, calibrator: str = NOTHING) -> str:
     return ", ".join(filter(None, (members, views, after))) or "network"
 
 
-def _changed(pep: PepEnsemble, scales: Scales | None = None, **changes: Any) -> PepEnsemble:
-    """The same ensemble with another size, other views, or other scales of its noise."""
-    noise = pep.recipe.noise if scales is None else replace(pep.recipe.noise, scales=scales)
-    return PepEnsemble(pep.model, replace(pep.recipe, noise=noise, **changes), pep.engine)
+def _with_scales(pep: PepEnsemble, scales: Scales) -> PepEnsemble:
+    return pep.with_recipe(noise=replace(pep.recipe.noise, scales=scales))
 
 
 def _half(data: Batches, half: int) -> Batches:

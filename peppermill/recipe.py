@@ -1,64 +1,71 @@
-"""pep.json: what turns a network into an ensemble, and the fingerprint of the network to which it belongs.
+"""What turns a network into an ensemble, and the fingerprint of the network to which it belongs.
 
-A member is a number and not a copy of the weights, so the file is small; on other weights it means nothing.
+A member is a number and not a copy of the weights, so a recipe is small; on other weights it means nothing.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
-import math
 import platform
-import sys
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from peppermill import parameters
-from peppermill.calibrators import Calibrator, calibrator_from
 from peppermill.likelihood import likelihood_named
 from peppermill.noise import Noise
-from peppermill.plumbing.files import read_json, write_atomically
-from peppermill.tuning.result import VERDICTS, Candidate, Evaluation, Race, SigmaSearch
-from peppermill.types import Likelihood
-from peppermill.views import VIEWS, View, saved_names, views_named
+from peppermill.parameters import rule_name, select
+from peppermill.plumbing.display import Table, shows_table
+from peppermill.tuning.result import SigmaSearch
+from peppermill.views import ViewsLike, views_named
 
 if TYPE_CHECKING:
+    from peppermill.calibrators import Calibrator
     from peppermill.datasets.splitting import Split
+    from peppermill.parameters import Selection
+    from peppermill.types import LawName, Likelihood, LikelihoodLike
+    from peppermill.views import View
 
-KIND = "peppermill ensemble"
-VERSION = 2
-MAX_FILE_BYTES = 4000
-SEARCH_FIELDS = ("items", "joint", "passes", "lower", "upper")
+VERDICTS = ("chosen", "worse", "not better by a standard error")  # on a candidate of a race
 
-#: Every field of the file that is always there, its type, and its range if it is a number.
-FIELDS: tuple[tuple[str, type, float, float], ...] = (
-    ("version", int, 1, VERSION),
-    ("sigma", float, 0, sys.float_info.max),
-    ("size", int, 1, 10**9),
-    ("noise.law", str, 0, 0),
-    ("noise.antithetic", bool, 0, 0),
-    ("noise.seed", int, -math.inf, math.inf),
-    ("calibrator.name", str, 0, 0),
-    ("views", list, 0, 0),
-    ("likelihood.name", str, 0, 0),
-    ("selection.rule", str, 0, 0),
-    ("selection.arrays", int, 1, 10**9),
-    ("selection.mask", str, 0, 0),
-    ("search.items", int, 0, 10**18),
-    ("search.joint", bool, 0, 0),
-    ("search.lower", float, 0, sys.float_info.max),
-    ("search.upper", float, 0, sys.float_info.max),
-    ("search.evaluations", list, 0, 0),
-    *((f"fingerprint.{name}", int, 0, 10**18) for name in ("tensors", "numbers")),
-    *((f"fingerprint.{name}", str, 0, 0) for name in ("types", "architecture", "parameters", "buffers")),
-)
+
+@dataclass(frozen=True)
+class Candidate:
+    """One entry of the race: what it is, what it costs, and how it did."""
+
+    name: str
+    passes: int
+    parameters: int  # fitted numbers
+    nll: float  # cross-fitted, per item
+    difference: float  # of the NLL from the choice's
+    error: float  # the standard error of that difference, paired by example
+    verdict: str  # one of VERDICTS
+
+
+@shows_table
+@dataclass(frozen=True)
+class Race:
+    """All candidates, best first, on the items of the validation data; `spent` counts passes over all of them."""
+
+    candidates: tuple[Candidate, ...]
+    items: int
+    spent: float
+    note: str
+
+    @property
+    def choice(self) -> Candidate:
+        return next(candidate for candidate in self.candidates if candidate.verdict == "chosen")
+
+    def table(self) -> Table:
+        """Each candidate: name, passes, NLL, difference from the choice with its standard error, verdict."""
+        rows = []
+        for c in self.candidates:
+            difference = f"{c.difference:+.4f} ± {c.error:.4f}" if c.verdict != "chosen" else ""
+            rows.append((c.name, str(c.passes), f"{c.nll:.4f}", difference, c.verdict))
+        return Table(("candidate", "passes", "NLL", "difference", "verdict"), rows, note=self.note)
 
 
 @dataclass(frozen=True)
@@ -92,6 +99,31 @@ class Recipe:
     race: Race | None = None
 
 
+def recipe_at(
+    model: nn.Module,
+    sigma: float,
+    parameters: Selection,
+    size: int,
+    noise: LawName | Noise,
+    likelihood: LikelihoodLike,
+    views: ViewsLike,
+    calibrator: Calibrator,
+) -> Recipe:
+    """The recipe of an ensemble at this sigma, without a search."""
+    return Recipe(
+        sigma=sigma,
+        size=size,
+        noise=noise if isinstance(noise, Noise) else Noise(noise),
+        rule=rule_name(parameters),
+        selected=tuple(select(model, parameters)),
+        likelihood=likelihood_named(likelihood),
+        calibrator=calibrator,
+        search=SigmaSearch((), sigma, sigma, 0, False, 0.0),
+        fingerprint=fingerprint(model),
+        views=() if views is None else views_named(views),
+    )
+
+
 def fingerprint(model: nn.Module) -> Fingerprint:
     """The fingerprint of the network as it is now, the same on every device."""
     state, learned = model.state_dict(), dict(model.named_parameters(remove_duplicate=False))
@@ -99,9 +131,9 @@ def fingerprint(model: nn.Module) -> Fingerprint:
         tensors=len(state),
         numbers=sum(value.numel() for value in state.values()),
         types=",".join(sorted({str(value.dtype).removeprefix("torch.") for value in state.values()})),
-        architecture=_digest(f"{name}{list(value.shape)}".encode() for name, value in state.items()),
-        parameters=_digest(_bytes(value) for name, value in state.items() if name in learned),
-        buffers=_digest(_bytes(value) for name, value in state.items() if name not in learned),
+        architecture=digest(f"{name}{list(value.shape)}".encode() for name, value in state.items()),
+        parameters=digest(_bytes(value) for name, value in state.items() if name in learned),
+        buffers=digest(_bytes(value) for name, value in state.items() if name not in learned),
     )
 
 
@@ -132,182 +164,12 @@ def versions() -> dict[str, str]:
     return {"peppermill": own, "torch": torch.__version__, "python": platform.python_version()}
 
 
-def write_recipe(recipe: Recipe, path: str | Path, names: list[str]) -> None:
-    """One JSON file under 4 kB: without the race if it does not fit; a long search loses all but its best points.
-
-    Arrays that do not fit, of vector scaling for many classes, say, go to one safetensors file beside it.
-    """
-    path, evaluations = Path(path), list(recipe.search.evaluations)
-    arrays = {f"scale.{name}": torch.tensor(factors) for name, factors in recipe.noise.scales}
-    for kind, calibrator in (("calibrator", recipe.calibrator), ("one_pass", recipe.one_pass)):
-        arrays |= {f"{kind}.{name}": value for name, value in (calibrator.arrays() if calibrator else {}).items()}
-    inline: dict[str, Any] = {"arrays": {name: _digits(value.tolist(), 9) for name, value in arrays.items()}}
-    inline = inline if arrays else {}
-    if len(_text(recipe, names, evaluations[:2], inline)) > MAX_FILE_BYTES and arrays:
-        raw = safetensors.torch.save({name: value.float().contiguous() for name, value in arrays.items()})
-        beside = path.with_suffix(".safetensors")
-        inline = {"arrays_file": beside.name, "arrays_digest": _digest([raw])}
-        write_atomically(beside, raw)
-    if recipe.race and all(math.isfinite(c.nll) for c in recipe.race.candidates):  # JSON has no infinity
-        rows = [
-            [c.name, c.passes, c.parameters, *_digits([c.nll, c.difference, c.error], 6), VERDICTS.index(c.verdict)]
-            for c in recipe.race.candidates
-        ]
-        with_race = {"race": {"note": recipe.race.note, "candidates": rows}, **inline}
-        inline = with_race if len(_text(recipe, names, evaluations, with_race)) <= MAX_FILE_BYTES else inline
-    while len(text := _text(recipe, names, evaluations, inline)) > MAX_FILE_BYTES and len(evaluations) > 2:
-        evaluations.remove(min(evaluations, key=lambda e: (e.sigma == 0, e.tempered_log_likelihood)))
-    write_atomically(path, text)
-
-
-def read_recipe(path: str | Path, model: nn.Module) -> Recipe:
-    """The recipe in a file, for the network on which it was fitted; any other network is refused."""
-    content = read_content(path)
-    changed = difference(Fingerprint(**content["fingerprint"]), fingerprint(model))
-    if changed:
-        raise ValueError(f"{path} was fitted on another network: this {type(model).__name__} differs, {changed}.")
-    for name in content["views"]:
-        if name not in VIEWS:
-            raise ValueError(f"{path} has the view {name!r}: add its row to `peppermill.views.VIEWS` before loading.")
-    try:
-        return _recipe(content, parameters.names(model))
-    except (KeyError, TypeError, IndexError, AttributeError, ValueError, OverflowError) as error:
-        raise _damaged(path, f"{type(error).__name__}: {error}") from error
-
-
-def read_content(path: str | Path) -> dict[str, Any]:
-    """What a file holds, every field checked; a file of version one in the form of the present version."""
-    content = read_json(path, KIND, VERSION)
-    if content.get("version") == 1:
-        temperature = content.pop("temperature", None)
-        content |= {"views": [], "calibrator": {"name": "temperature", "temperature": temperature}}
-    for place, kind, least, most in FIELDS:
-        value: Any = content
-        for key in place.split("."):
-            value = value.get(key) if isinstance(value, dict) else None
-        allowed = (int, float) if kind is float else kind
-        right = isinstance(value, allowed) and isinstance(value, bool) == (kind is bool)
-        if not right or (kind in (int, float) and not least <= value <= most):
-            raise _damaged(path, f"{place} is {value!r}")
-    if content["version"] > 1 and content.pop("checksum", None) != _checksum(content):
-        raise _damaged(path, "it was changed after it was written")
-    if "arrays_file" in content:
-        beside = Path(path).with_name(content["arrays_file"])
-        if not beside.is_file() or _digest([beside.read_bytes()]) != content["arrays_digest"]:
-            raise _damaged(path, f"its arrays are in {beside.name}, which is missing or has another content")
-        content["arrays"] = safetensors.torch.load(beside.read_bytes())
-    return content
-
-
-def search_of(content: dict[str, Any]) -> SigmaSearch:
-    """The search for sigma in the content of a file."""
-    search = content["search"]
-    rows = (row if len(row) == 4 else (*row, 1.0, row[1]) for row in search["evaluations"])
-    evaluations = [Evaluation(*(-math.inf if value is None else float(value) for value in row)) for row in rows]
-    # The first files of version one do not have `passes`.
-    return SigmaSearch(tuple(evaluations), **{name: search.get(name) for name in SEARCH_FIELDS})
-
-
-def race_of(content: dict[str, Any]) -> Race | None:
-    """The race in the content of a file, if it holds one."""
-    if "race" not in content:
-        return None
-    rows = [Candidate(*(*row[:-1], VERDICTS[row[-1]])) for row in content["race"]["candidates"]]
-    return Race(tuple(rows), content["search"]["items"], content["search"]["passes"], content["race"]["note"])
-
-
-def _damaged(path: str | Path, why: str) -> ValueError:
-    return ValueError(f"{path} is damaged ({why}): fit and save the ensemble again.")
-
-
-def _text(recipe: Recipe, names: list[str], evaluations: list[Evaluation], arrays: dict[str, Any]) -> str:
-    search, selected, noise = recipe.search, set(recipe.selected), recipe.noise
-    mask = sum(1 << k for k, name in enumerate(names) if name in selected)  # the first name is the lowest bit
-    draws = {"draws": noise.draws} if noise.draws else {}
-    content = {
-        "format": KIND,
-        "version": VERSION,
-        "sigma": recipe.sigma,
-        "size": recipe.size,
-        "noise": {"law": noise.law, "antithetic": noise.antithetic, "seed": noise.seed, **draws},
-        "calibrator": recipe.calibrator.to_json(),
-        **({"one_pass": recipe.one_pass.to_json()} if recipe.one_pass else {}),
-        "views": saved_names(recipe.views),
-        "likelihood": {"name": recipe.likelihood.name, **recipe.likelihood.settings()},
-        "selection": {"rule": recipe.rule, "arrays": len(recipe.selected), "mask": hex(mask)},
-        "search": {
-            **{name: getattr(search, name) for name in SEARCH_FIELDS},
-            "columns": ["sigma", "log_likelihood", "temperature", "tempered_log_likelihood"],
-            "evaluations": [_row(evaluation, search.joint) for evaluation in evaluations],
-        },
-        **arrays,
-        "fingerprint": asdict(recipe.fingerprint),
-        **({"split": asdict(recipe.split)} if recipe.split else {}),
-        "versions": versions(),
-    }
-    content["checksum"] = _checksum(content)
-    lines = (f"{json.dumps(key)}: {json.dumps(value, allow_nan=False)}" for key, value in content.items())
-    return "{\n" + ",\n".join(lines) + "\n}\n"
-
-
-def _checksum(content: dict[str, Any]) -> str:
-    return _digest([json.dumps(content, sort_keys=True).encode()])
-
-
-def _recipe(content: dict[str, Any], names: list[str]) -> Recipe:
-    from peppermill.datasets.splitting import Split  # here, so that a recipe does not import the reading of data
-
-    likelihood, noise = dict(content["likelihood"]), content["noise"]
-    mask = int(content["selection"]["mask"], 16)
-    selected = tuple(name for k, name in enumerate(names) if mask >> k & 1)
-    if len(selected) != content["selection"]["arrays"]:
-        raise ValueError(f"{len(selected)} arrays are selected instead of {content['selection']['arrays']}")
-    arrays = {name: torch.as_tensor(value) for name, value in content.get("arrays", {}).items()}
-    of = {
-        kind: {name.removeprefix(kind): value for name, value in arrays.items() if name.startswith(kind)}
-        for kind in ("calibrator.", "one_pass.", "scale.")
-    }
-    scales = tuple((name, tuple(factors.tolist())) for name, factors in of["scale."].items())
-    chosen = likelihood_named(likelihood.pop("name"), likelihood)
-    if [(k, type(v)) for k, v in likelihood.items()] != [(k, type(v)) for k, v in type(chosen)().settings().items()]:
-        raise ValueError(f"likelihood has the settings {likelihood}")
-    split = Split(**content["split"]) if "split" in content else None
-    if split and not 0 < split.validation < split.items:
-        raise ValueError(f"{split.validation} of {split.items} items are split off")
-    return Recipe(
-        sigma=float(content["sigma"]),
-        size=content["size"],
-        noise=Noise(noise["law"], noise["antithetic"], noise["seed"], scales, tuple(noise.get("draws", ()))),
-        rule=content["selection"]["rule"],
-        selected=selected,
-        likelihood=chosen,
-        calibrator=calibrator_from(content["calibrator"], of["calibrator."]),
-        search=search_of(content),
-        fingerprint=Fingerprint(**content["fingerprint"]),
-        views=views_named(content["views"]),
-        one_pass=calibrator_from(content["one_pass"], of["one_pass."]) if "one_pass" in content else None,
-        split=split,
-        race=race_of(content),
-    )
-
-
-def _row(evaluation: Evaluation, joint: bool) -> list[float | None]:
-    """sigma to the last bit, the rest to ten digits; minus infinity is null in JSON."""
-    values = (evaluation.log_likelihood, evaluation.temperature, evaluation.tempered_log_likelihood)
-    rounded = [float(f"{value:.10g}") if math.isfinite(value) else None for value in values]
-    return [evaluation.sigma, *(rounded if joint else rounded[:1])]
-
-
-def _digits(value: Any, digits: int) -> Any:
-    """Nested lists of numbers with this many digits; nine hold a float32 to the last bit."""
-    return [_digits(part, digits) for part in value] if isinstance(value, list) else float(f"{value:.{digits}g}")
-
-
-def _digest(parts: Iterable[bytes]) -> str:
-    digest = hashlib.sha256()
+def digest(parts: Iterable[bytes]) -> str:
+    """Sixteen digits of the SHA-256 of these bytes."""
+    found = hashlib.sha256()
     for part in parts:
-        digest.update(part)
-    return digest.hexdigest()[:16]
+        found.update(part)
+    return found.hexdigest()[:16]
 
 
 def _bytes(value: Tensor) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
@@ -67,3 +67,18 @@ class Likelihood(Protocol):
     def outputs(self, predictions: Tensor) -> Tensor:
         """Predictions in the layout of the network's own outputs."""
         ...
+
+
+#: What `likelihood=` takes: a name, or one with settings, as in `pm.Categorical(ignored_label=255)`.
+LikelihoodLike: TypeAlias = Literal["categorical", "bernoulli", "gaussian"] | Likelihood
+
+#: The names of the registries, for type checkers and editors; an engine may name a precision.
+LawName: TypeAlias = Literal["gaussian", "uniform"]
+SearchName: TypeAlias = Literal["two_stage", "golden"]
+CalibratorName: TypeAlias = Literal["temperature", "vector", "matrix"]
+Precision: TypeAlias = Literal["bfloat16", "float16"]
+EngineName: TypeAlias = (
+    Literal["auto", "loop", "vmap", "graphs", "compile"]
+    | Literal["auto:bfloat16", "loop:bfloat16", "vmap:bfloat16", "graphs:bfloat16", "compile:bfloat16"]
+    | Literal["auto:float16", "loop:float16", "vmap:float16", "graphs:float16", "compile:float16"]
+)

@@ -24,6 +24,10 @@ from typing import Any
 import nbformat
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.rivals import let_torchvision_import  # noqa: E402
+
 SCRIPTS = ROOT / "gallery"
 BUILT = ROOT / "build" / "gallery"
 
@@ -52,6 +56,7 @@ def cells_of(script: Path) -> list[Cell]:
 def run(script: Path) -> list[Cell]:
     """The cells with their outputs; an error in a cell is raised."""
     os.environ.setdefault("MPLBACKEND", "agg")
+    let_torchvision_import()
     from matplotlib import pyplot
 
     pyplot.close("all")

@@ -114,10 +114,13 @@ def on_post_build(config: MkDocsConfig) -> None:
 
 
 def public_names() -> set[str]:
-    """`__all__`, and the names that need an extra; read, not imported."""
+    """Every public name, those that need an extra among them; read, not imported."""
     tree = ast.parse((ROOT / "peppermill" / "__init__.py").read_text(encoding="utf-8"))
     values = {}
     for node in tree.body:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
             values[node.targets[0].id] = node.value
-    return {*ast.literal_eval(values["__all__"]), *ast.literal_eval(values["_WITH_EXTRAS"])}
+    names, modules, extras = (
+        ast.literal_eval(values[name]) for name in ("_NAMES_BY_MODULE", "_MODULES", "_WITH_EXTRAS")
+    )
+    return {*" ".join(names.values()).split(), *modules, *extras}

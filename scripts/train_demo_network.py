@@ -27,7 +27,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from peppermill.demo.network import DemoNetwork
+from peppermill.demo import DemoNetwork
 
 SETTINGS = {
     "seed": 17,  # the paper's first seed

@@ -2,6 +2,7 @@
 
 docs/architecture.md gets the files in reading order with the first line of each docstring, docs/reference.md every
 public name and the rows of every registry, docs/command_line.md every command, docs/validation_items.md a benchmark.
+peppermill/cli/options.json gets the options of every command, for the completion of shells.
 The text between `<!-- NAME -->` and `<!-- end of NAME -->` is replaced.
 """
 
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
+OPTIONS = ROOT / "peppermill" / "cli" / "options.json"
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 #: What one row adds, and where the rows are.
@@ -70,6 +72,22 @@ def commands() -> str:
         example = import_module(f"peppermill.cli.{row.module}").EXAMPLES
         parts += [f"### {name}\n\n{row.help}\n\n```\n{example}\n```"]
     return "\n\n".join(parts)
+
+
+def options() -> str:
+    """The options of every command for the completion of shells, one in a line: names, kind and help."""
+    from peppermill.cli.app import COMMANDS, load
+
+    def row(option: Any) -> list[str]:
+        value = str(getattr(option, "type_descriptor", None) or option.type)  # by the version of typer
+        kind = "flag" if option.is_flag else "path" if "Path" in value else "text"
+        return ["/".join([option.opts[0], *option.secondary_opts]), kind, option.help or ""]
+
+    parts = []
+    for name in COMMANDS:
+        rows = [row(option) for option in load(name).params if option.param_type_name == "option"]
+        parts.append(f'"{name}": [\n' + ",\n".join(json.dumps(one, ensure_ascii=False) for one in rows) + "\n]")
+    return "{\n" + ",\n".join(parts) + "\n}\n"
 
 
 def public_names() -> str:
@@ -142,6 +160,7 @@ def main() -> None:
     for page, mark, content in GENERATED:
         path = ROOT / "docs" / page
         path.write_text(updated(path.read_text(encoding="utf-8"), mark, content()), encoding="utf-8")
+    OPTIONS.write_text(options(), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import sys
 import time
 from importlib import import_module
@@ -20,6 +21,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, help="cases of each part; by default each has its own number")
     parser.add_argument("--minutes", type=float, default=600, help="after which a part begins no other case")
     asked = parser.parse_args()
+    command = shlex.join(["python", "-m", "stress", *sys.argv[1:]])  # now: the fuzzer runs commands in this process
     unknown = set(asked.only.split(",")) - set(PARTS)
     if unknown:
         parser.error(f"--only {', '.join(sorted(unknown))} is unknown: choose among {', '.join(PARTS)}.")
@@ -29,7 +31,7 @@ def main() -> None:
         started = time.monotonic()
         count, deadline = asked.count or PARTS[name].count, started + 60 * asked.minutes
         found = import_module(f"stress.{name}").run(asked.seed, count, deadline)
-        made = pm.provenance(asked.seed) | {"command": " ".join(["python -m stress", *sys.argv[1:]])}
+        made = pm.provenance(asked.seed) | {"command": command}
         found |= {"seconds": round(time.monotonic() - started), "provenance": made}
         RESULTS.mkdir(parents=True, exist_ok=True)
         (RESULTS / f"{name}.json").write_text(json.dumps(found, indent=1) + "\n")

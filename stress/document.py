@@ -25,11 +25,12 @@ class Part:
 PARTS = {
     "zoo": Part(
         1000,
-        "Networks against copies of them",
-        "Networks of every kind of layer, input and output, and networks with hostile code (it reads values, writes to "
-        "its inputs or weights, keeps what it computed) run by each engine of a CPU, perturbed in their kernels and in "
-        "all parameters. Every member is compared with a new network to whose weights the noise is added "
-        "(`stress/reference.py`); network and inputs must be the same afterwards.",
+        "Members against real copies of the network",
+        "Random networks with every kind of layer, input and output, and networks with hostile code (which reads "
+        "values, writes to its inputs or weights, or keeps what it computed). Every CPU engine runs them, with noise "
+        "on the kernels and with noise on all parameters. Each member is compared with a real copy of the network to "
+        "whose weights the noise was added (`stress/reference.py`). Afterwards the network and the inputs must be "
+        "unchanged.",
         {
             "networks": "networks",
             "cases": "networks x engines x rules",
@@ -43,9 +44,9 @@ PARTS = {
         5000,
         "Interrupts at random moments",
         "Ctrl-C in the middle of `fit`, `pep(x)`, `evaluate`, `McDropout`, `local_analysis` and `save`. Afterwards the "
-        "network (tensors, their objects, modes) and the data must be the same, and the next prediction must be right. "
-        "An interrupt inside of `torch.no_grad` itself, while it enters or leaves, can leave gradients switched off: "
-        "that is torch's, and is counted.",
+        "network (tensors, objects, modes) and the data must be unchanged, and the next prediction must be right. An "
+        "interrupt while `torch.no_grad` itself is entered or left can leave gradients switched off; that is a "
+        "limitation of torch, and these cases are counted separately.",
         {
             "cases": "random moments",
             "completed": "of these, after the end of the work",
@@ -57,8 +58,8 @@ PARTS = {
     "threads": Part(
         10000,
         "First calls from threads",
-        "Eight threads make the first calls of one or two ensembles around one network, while others call the network "
-        "itself.",
+        "Eight threads make the first calls of one or two ensembles that share a network, while other threads call "
+        "the network itself.",
         {
             "cases": "first calls",
             "wrong": "**wrong numbers**",
@@ -68,9 +69,9 @@ PARTS = {
     ),
     "fuzz": Part(
         10000,
-        "The command line with damaged files and nasty options",
-        "Sane command lines with up to three mutations: a damaged file of any format, another value of an option, a "
-        "word too many or too few. More than 60 seconds count as a hang.",
+        "The command line with damaged files and wrong options",
+        "Valid command lines with up to three mutations: a damaged file of any format, a changed option value, an "
+        "extra or a missing word. A command that takes more than 60 seconds counts as a hang.",
         {
             "cases": "command lines",
             "success": "succeeded",
@@ -84,43 +85,43 @@ PARTS = {
     ),
     "kills": Part(
         100,
-        "Kills, and starting again",
+        "Kill and resume",
         "A process that fits, saves and records in stages is killed (SIGKILL) at a random moment. Every file must be "
-        "whole or absent, and the process that goes on must end with the results of one that was never killed.",
-        {"cases": "kills", "torn": "**damaged files**", "different": "**other results after starting again**"},
+        "complete or absent, and the resumed process must end with the same results as one that was never killed.",
+        {"cases": "kills", "torn": "**damaged files**", "different": "**different results after resuming**"},
     ),
     "stream_kills": Part(
         100,
-        "Kills of a prediction in parts",
-        "`write_predictions` writes 400,000 rows of 100 classes into a folder, as Parquet and as npz, and is killed "
-        "(SIGKILL) at a random moment, again and again until it ends. A part is whole or absent, and once it is there "
-        "it is not written again; in the end every file must be that of an undisturbed run, byte for byte.",
+        "Kill and resume `write_predictions`",
+        "`write_predictions` writes 400,000 rows of 100 classes into a folder, as Parquet and as npz. It is killed "
+        "(SIGKILL) at random moments and resumed until it finishes. A part must be complete or absent, no finished "
+        "part may be written again, and in the end every file must be byte-identical to that of an undisturbed run.",
         {
             "cases": "kills",
-            "jobs": "jobs that ended",
+            "jobs": "jobs that finished",
             "torn": "**damaged parts**",
             "twice": "**parts written twice**",
-            "different": "**other files in the end**",
+            "different": "**different files in the end**",
         },
     ),
     "ranks": Part(
         12,
         "Failing processes under torchrun",
-        "One of two processes exits, raises, or is killed before or during `fit`. The other must end in time, with an "
-        "error.",
+        "One of two processes exits, raises an exception, or is killed before or during `fit`. The other must end "
+        "within the time limit, with an error.",
         {
             "cases": "runs",
             "ended": "ended with an error",
             "hang": "**hanging**",
-            "silent": "**ended as if all were well**",
+            "silent": "**ended without an error**",
         },
     ),
 }
 OPENING = """# Reliability
 
-What hostile tests found in the present code. `make stress` runs them again (an hour or more; `python -m stress --only
-zoo,threads --seed 1 --count 500` runs some) and writes this page from `results/reliability/*.json`; do not edit it by
-hand. `make test` runs a short part of each. Rows in bold must be zero.
+How does the code behave when things go wrong? These stress tests try to break it; every row in bold must be zero. `make
+stress` runs all of them (an hour or more) and writes this page from `results/reliability/*.json`, so do not edit it by
+hand. `python -m stress --only zoo,threads --seed 1 --count 500` runs some of them, `make test` a short version of each.
 """
 
 

@@ -8,7 +8,9 @@ import random
 import signal
 import tempfile
 import time
+import traceback
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,14 +36,7 @@ def run(seed: int, count: int, deadline: float) -> dict[str, Any]:
         seconds, expected = time.monotonic() - started, results(whole)
         folder.mkdir()
         while found["cases"] < count and time.monotonic() < deadline:
-            child = os.fork()
-            if child == 0:
-                finish(folder)
-                os._exit(0)
-            time.sleep(generator.uniform(0, 1.1 * seconds))
-            os.kill(child, signal.SIGKILL)
-            _, status = os.waitpid(child, 0)
-            ended = os.waitstatus_to_exitcode(status) == 0
+            ended = ends_before(generator.uniform(0, 1.1 * seconds), finish, folder)
             found["cases"] += not ended
             fault = "torn" if torn(folder) else "different" if ended and results(folder) != expected else ""
             if fault:
@@ -56,6 +51,24 @@ def run(seed: int, count: int, deadline: float) -> dict[str, Any]:
             found["different"] += 1
             faults.append("different: the results after the last kill")
     return {**found, "faults": faults}
+
+
+def ends_before(seconds: float, work: Callable[..., None], *arguments: Any) -> bool:
+    """Whether the work, in a process of its own, ends before it is killed after that time."""
+    child = os.fork()
+    if child == 0:
+        try:
+            work(*arguments)
+            os._exit(0)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+    time.sleep(seconds)
+    os.kill(child, signal.SIGKILL)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if code not in (0, -signal.SIGKILL):
+        raise RuntimeError(f"the work failed before it was killed, with exit code {code}")
+    return code == 0
 
 
 def finish(folder: Path) -> None:

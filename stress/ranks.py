@@ -20,7 +20,7 @@ JOIN_SECONDS = 20
 NETWORKS = (
     "from torch import nn\n\ndef mlp():\n    return nn.Sequential(nn.Linear(6, 64), nn.ReLU(), nn.Linear(64, 3))\n"
 )
-KINDS = ("never starts", "killed", "killed", "interrupted", "other arguments", "other data", "broken data")
+KINDS = ("other data", "killed", "killed", "interrupted", "other arguments", "broken data", "never starts")
 
 
 def run(seed: int, count: int, deadline: float) -> dict[str, Any]:

@@ -5,10 +5,8 @@ A part, once it has its name, must stay as it is: the process that goes on neith
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
-import signal
 import tempfile
 import time
 from pathlib import Path
@@ -18,6 +16,7 @@ import torch
 from torch import nn
 
 import peppermill as pm
+from stress.kills import ends_before
 
 CLASSES, INPUTS, ITEMS = 100, 8, 400_000
 FORMATS = ("parquet", "npz")
@@ -38,14 +37,7 @@ def run(seed: int, count: int, deadline: float) -> dict[str, Any]:
         while found["cases"] < count and time.monotonic() < deadline:
             form = FORMATS[found["jobs"] % len(FORMATS)]
             before = parts_of(folder)
-            child = os.fork()
-            if child == 0:
-                predict(items, folder, form)
-                os._exit(0)
-            time.sleep(generator.uniform(0, 0.5 * seconds))
-            os.kill(child, signal.SIGKILL)
-            _, status = os.waitpid(child, 0)
-            ended = os.waitstatus_to_exitcode(status) == 0
+            ended = ends_before(generator.uniform(0, 0.5 * seconds), predict, items, folder, form)
             found["cases"] += not ended
             fault = fault_of(folder, before, expected[form], ended)
             if fault:

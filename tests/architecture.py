@@ -52,6 +52,7 @@ READING_ORDER = [
     "tuning/",
     "datasets/",
     "recipe.py",
+    "pep_json.py",
     "ensemble.py",
     "fitting.py",
     "race.py",
@@ -78,41 +79,38 @@ CORE = [
 
 #: Lines and files of each room, docstrings and blank lines included; a budget rises only with its reason beside it.
 BUDGET = {
-    "top level": (2860, 16),  # the plan has 2,050 in 14: the race, uncertainty, calibrators and views in pep.json
-    "tuning": (1118, 8),  # the plan has 750 in 7: noise by layer, members from a pool, the table of the race
-    "calibrators": (459, 4),  # the plan has 300: L-BFGS in units of standard errors, in chunks that stay in the cache
-    "views": (150, 2),
+    # The plan has 2,050 in 14: the race, uncertainty, calibrators and views in pep.json, predict_proba of any data.
+    "top level": (2925, 17),
+    "tuning": (1121, 8),  # the plan has 750 in 7: noise by layer (faster where memory allows), a pool, gaps
+    "calibrators": (439, 3),  # the plan has 300: L-BFGS in units of standard errors, in chunks that stay in the cache
+    "views": (139, 1),
     # The plan has 1,250: the trace that patches no other thread, what it may not bake in, and a comparison with the
     # plain network before the first use of every plan.
     # And a weight that the network holds in several places.
-    "engines": (1506, 12),
-    "streaming": (625, 5),  # not in the plan: predictions for data of any length, in parts
-    "predictors": (366, 7),  # 60 more: any calibrator for any predictor, and test-time augmentation
-    "evaluation": (
-        1280,
-        9,
-    ),  # the plan has 900 in 8: statistics by example, when to abstain, results that show themselves and are typed
-    "curvature": (795, 7),  # the plan has 780: results that show themselves
-    "datasets": (319, 4),  # the plan has 280 in 3: loaders with other options came from plumbing
-    "distributed": (122, 2),  # 14 more: what any process has to say to the others
-    "export": (375, 5),  # the plan has 350: calibrators, views and uncertainties as outputs
+    "engines": (1487, 11),
+    "streaming": (531, 4),  # not in the plan: predictions for data of any length, in parts
+    "predictors": (356, 4),  # 60 more: any calibrator for any predictor, test-time augmentation, typed returns
+    # The plan has 900 in 8: statistics by example, when to abstain, results that show themselves and are typed.
+    "evaluation": (1206, 9),
+    "curvature": (732, 5),
+    "datasets": (314, 4),  # the plan has 280 in 3: loaders with other options came from plumbing
+    "distributed": (128, 3),  # 14 more: what any process has to say to the others
+    "export": (366, 4),  # the plan has 350: calibrators, views and uncertainties as outputs
     # 230 more: modules of torch in a Keras model stay as they are, sizes are read before arrays, pictures are cached as
     # bytes, or read without a cache; and npz files, names of pictures and data of the hub can stream.
-    "sources": (1990, 17),
-    "report": (1616, 12),  # the plan has 1,600: the race, and risk against coverage
-    "integrations": (439, 4),  # 61 more: actors of Ray
-    "cli": (1445, 19),  # the plan has 1,350 in 18: calibrate, abstain, columns of predict
-    "demo": (100, 2),
-    "plumbing": (
-        505,
-        8,
-    ),  # the plan has 340 in 8: calls of a network came from data.py, Keras' door, the tables of results
+    "sources": (1904, 15),
+    "report": (1542, 10),
+    "integrations": (429, 4),  # 61 more: actors of Ray
+    "cli": (1447, 19),  # the plan has 1,350 in 18: calibrate, abstain, columns of predict, typed options, completion
+    "demo": (81, 1),
+    "plumbing": (512, 8),  # the plan has 340: calls of a network, Keras' door, tables of results
 }
 
 #: Imports inside a function that point down in the reading order, each a door with one user.
 DOORS = {
     ("plumbing/networks.py", "sources/keras.py"),  # a Keras model becomes an nn.Module, if it is one
     ("ensemble.py", "export/verify.py"),  # PepEnsemble.export
+    ("ensemble.py", "streaming/numbered_batches.py"),  # PepEnsemble.predict_proba of any data
 }
 
 #: Files longer than 400 lines, each with its reason.
@@ -522,18 +520,18 @@ def opened_by_table2() -> set[str]:
 #: What is allowed today, and the goal: lower the first number whenever the measure falls.
 LIMITS = {
     # The plan has 12,500 lines; since then: nothing wrong or lost 250, the race 900, uncertainty 450, predictions in
-    # parts 550 are planned, results that show themselves are not; 1,400 over.
-    "lines of the wheel": (16043, 14650),
-    "files of the wheel": (142, 130),
-    "lines of the core": (1936, 1650),  # 286 more: calibrators, views, uncertainty and examples pass through it
+    # parts 550 are planned; results that show themselves, typed options and described arguments are not; 1,000 over.
+    "lines of the wheel": (15659, 14650),
+    "files of the wheel": (130, 130),
+    "lines of the core": (1916, 1650),  # 266 more: calibrators, views, uncertainty and examples pass through it
     "rooms over their budget": (0, 0),
     "imports that point down": (0, 0),
     "without a place in the reading order": (0, 0),
     "modules in a circle": (0, 0),
-    "closure of fitting": (27, 24),
-    "closure of ensemble": (26, 20),
+    "closure of fitting": (25, 24),
+    "closure of ensemble": (24, 20),
     "longest chain": (10, 10),
-    "fan-out": (16, 12),
+    "fan-out": (13, 12),
     "shared stems": (0, 0),
     "shared class names": (0, 0),
     "fragments": (0, 0),
@@ -545,10 +543,10 @@ LIMITS = {
     "long files": (0, 0),
     "code from text": (0, 0),
     "loaded too early": (0, 0),
-    "modules of fit": (32, 20),
-    "lines of fit": (4700, 2400),
-    "modules of a prediction": (10, 9),
-    "lines of a prediction": (1553, 1000),
+    "modules of fit": (28, 20),
+    "lines of fit": (4096, 2400),
+    "modules of a prediction": (9, 9),
+    "lines of a prediction": (1551, 1000),
     "modules of Table 2 in experiments": (9, 9),  # with the files of the library that it runs, about 48
     "lines of Table 2 in experiments": (1185, 1185),
     "private names in tests": (0, 0),

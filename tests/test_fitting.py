@@ -84,14 +84,14 @@ def test_the_keywords_of_version_one_work_and_name_their_successors(overfitted, 
 
 @pytest.mark.parametrize("name", version_one.ENSEMBLES)
 def test_fit_finds_what_version_one_found(name):
-    """Or more: the stop rule of the joint search was too strict, and the subsample's gains are corrected better."""
+    """Or more, or a thousandth less: the joint search stops by another rule, and looks at other values of sigma."""
     network, data, options = version_one.ENSEMBLES[name]
     before = pm.load(version_one.FIXTURES / f"{name}.pep.json", network())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
         found = pm.fit(network(), data(), **options)
     if name in ("joint", "two-stage", "two-stage-joint"):
-        assert found.search.gain >= before.search.gain
+        assert found.search.gain >= 0.999 * before.search.gain
     else:
         assert (found.sigma, found.temperature) == pytest.approx((before.sigma, before.temperature), rel=1e-5)
         assert found.search.gain == pytest.approx(before.search.gain, rel=1e-5)

@@ -83,6 +83,13 @@ NAMES = [
 #: Not in `__all__`, because they need an extra.
 WITH_EXTRAS = ["PepCallback", "PepClassifier"]
 
+#: Modules, exceptions, and what functions return.
+WITHOUT_ARGUMENTS = {
+    *("demo", "metrics", "plots", "PepWarning", "ProcessError"),
+    *("Abstention", "Candidate", "Comparison", "Effect", "Effects", "LocalAnalysis", "OverfittingProbe", "Predictions"),
+    *("Race", "Run", "Scores", "SizeCurve", "Sweep", "Uncertainty"),
+}
+
 METRICS = [
     "auroc",
     "brier_score",
@@ -153,17 +160,46 @@ def test_each_metric_is_a_function_of_two_tensors_or_one(name):
     assert required in (["Tensor", "Tensor"], ["Tensor"])
 
 
+@pytest.mark.parametrize("name", sorted({*NAMES, *WITH_EXTRAS} - WITHOUT_ARGUMENTS))
+def test_each_argument_is_described(name):
+    """In the docstring, or on the page of arguments that mean the same everywhere."""
+    found = getattr(pm, name)
+    common = re.findall(r"`(\w+)`", (ROOT / "docs" / "api" / "arguments.md").read_text(encoding="utf-8"))
+    own = re.findall(r"`(\w+)[`=]", inspect.getdoc(found))
+    parameters = set(inspect.signature(found).parameters) - {"args", "kwargs", "deprecated"}
+    assert parameters - {*common, *own} == set()
+
+
 def test_types_are_for_users_too():
     assert (files("peppermill") / "py.typed").is_file()
 
 
+USE = """
+from torch import Tensor, nn
+import peppermill as pm
+
+def use(model: nn.Module, pep: pm.PepEnsemble, data: tuple[Tensor, Tensor], scores: pm.Scores) -> None:
+    print(scores.nll.upper + pm.compare(model, pep, data).ece.p_value)
+    reveal_type(pm.fit_temperature(model, data))
+    reveal_type(pm.fit_calibrator(pep, data, "matrix"))
+    reveal_type(pm.fit_calibrator(pm.McDropout(model), data))
+    pm.fit(model, data, noise="uniform", search="golden", calibrator="vector", scale="layer", engine="auto:bfloat16")
+    pm.fit(model, data, noise=pm.Noise("uniform"), search=pm.TwoStage(), likelihood=pm.Categorical(ignored_label=255))
+    print(scores.nlll)
+    pm.fit(model, data, noise="cauchy")
+    pm.calibrate(model, data, engine="fast")
+    pm.fit_calibrator(model, data, "isotonic")
+"""
+
+
 @pytest.mark.slow
-def test_a_type_checker_finds_a_misspelled_score_and_knows_the_right_ones(tmp_path):
+def test_a_type_checker_knows_scores_and_options_by_name_and_what_comes_back(tmp_path):
     script = tmp_path / "use.py"
-    script.write_text(
-        "import peppermill as pm\n\n\ndef use(scores: pm.Scores, change: pm.Comparison) -> float:\n"
-        "    print(scores.nlll)\n    return scores.nll.upper + change.ece.p_value\n"
-    )
+    script.write_text(USE)
     command = [sys.executable, "-m", "mypy", "--config-file", ROOT / "pyproject.toml", script]
     found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout
-    assert re.findall(r"use.py:(\d+): error: (.*?) +\[", found) == [("5", '"Scores" has no attribute "nlll"')]
+    kinds = re.findall(r'Revealed type is "peppermill\.([\w.]+)"', found)
+    assert [kind.rpartition(".")[2] for kind in kinds] == ["PepEnsemble", "PepEnsemble", "Calibrated"]
+    mistakes = {int(line): text for line, text in re.findall(r"use.py:(\d+): error: (.*)", found)}
+    assert [USE.splitlines()[line - 1].strip() for line in mistakes] == [line.strip() for line in USE.splitlines()[-4:]]
+    assert mistakes[12].startswith('"Scores" has no attribute "nlll"')

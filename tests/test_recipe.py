@@ -19,7 +19,8 @@ from peppermill import parameters
 from peppermill.calibrators.temperature import Temperature
 from peppermill.datasets.splitting import Split
 from peppermill.noise import Noise
-from peppermill.recipe import Recipe, difference, fingerprint, read_recipe, write_recipe
+from peppermill.pep_json import read_recipe, write_recipe
+from peppermill.recipe import Recipe, difference, fingerprint
 from peppermill.tuning.result import Evaluation, SigmaSearch
 
 MODEL = networks.cnn()
@@ -49,7 +50,7 @@ def recipe_for(model, rule="kernels", points=3, joint=False, **changes):
 
 def written(tmp_path, recipe, model=MODEL):
     path = tmp_path / "pep.json"
-    write_recipe(recipe, path, parameters.names(model))
+    write_recipe(recipe, path, model)
     return path
 
 

@@ -9,16 +9,19 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
 
 import peppermill as pm
 from peppermill.calibrators import CALIBRATORS, CalibratorRow
-from peppermill.engines import ENGINES, EngineRow
+from peppermill.engines import ENGINES, PRECISIONS, EngineRow
+from peppermill.likelihood import LIKELIHOODS
 from peppermill.noise import LAWS, Law
 from peppermill.predictors import PREDICTORS, PredictorRow
 from peppermill.tuning import SEARCHES, SearchRow
+from peppermill.types import CalibratorName, EngineName, LawName, LikelihoodLike, Precision, SearchName
 from peppermill.views import VIEWS, View
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -97,7 +100,7 @@ app(["fit", "--help"])
     [
         (LAWS, Law("signs", "plus or minus one", signs)),
         (CALIBRATORS, CalibratorRow("none", "nothing at all", "temperature:temperature_scaling", lambda k: 0)),
-        (PREDICTORS, PredictorRow("oracle", "oracle", "knows everything", torch.nn.Identity)),
+        (PREDICTORS, PredictorRow("oracle", "knows everything", torch.nn.Identity)),
         (ENGINES, EngineRow("slow", "the loop under another name", "peppermill.engines.loop:loop")),
         (SEARCHES, SearchRow("classic", "golden section under another name", "peppermill.tuning.golden:Golden")),
         (VIEWS, View("rolled", "rolled by one", torch.nn.Identity())),
@@ -115,3 +118,38 @@ def test_every_row_has_its_name_and_a_line_of_help(table):
         assert row.help
         assert "\n" not in row.help
         assert len(row.help) < 80
+
+
+def literals(kind):
+    """The strings that a type takes."""
+    return [text for part in get_args(kind) for text in ([part] if isinstance(part, str) else literals(part))]
+
+
+@pytest.mark.parametrize(
+    ("kind", "names"),
+    [
+        (LawName, LAWS),
+        (SearchName, SEARCHES),
+        (CalibratorName, CALIBRATORS),
+        (LikelihoodLike, LIKELIHOODS),
+        (Precision, PRECISIONS),
+        (EngineName, [*ENGINES, *(f"{name}:{low}" for low in PRECISIONS for name in ENGINES)]),
+    ],
+)
+def test_type_checkers_and_editors_know_every_name(kind, names):
+    assert literals(kind) == list(names)
+
+
+def test_a_precision_in_the_name_of_an_engine_is_understood_everywhere(overfitted, tmp_path):
+    model, validation, _ = overfitted
+    pep = pm.PepEnsemble.at_sigma(model, 0.01, size=2, engine="loop:bfloat16")
+    pep.save(tmp_path / "pep.json")
+    for found in (
+        pep,
+        pep.with_engine("auto:bfloat16"),
+        pm.load(tmp_path / "pep.json", model, engine="loop:bfloat16"),
+        pm.calibrate(model, validation, passes=1, engine="loop:bfloat16"),
+    ):
+        assert found.engine.precision == "bfloat16"
+    with pytest.raises(ValueError, match="`precision='int3'` is unknown: choose one of bfloat16, float16"):
+        pep.with_engine("loop:int3")

@@ -17,6 +17,7 @@ import peppermill as pm
 from experiments.figure3 import interval
 from experiments.table1.split_methods import TITLES
 
+PALETTE = ("#bbbbbb", "#e69f00", "#f0e442", "#cc79a7", "#0072b2", "#56b4e9", "#009e73")  # Okabe and Ito
 ORANGE, INK = "#d55e00", "#222222"  # colour-blind safe (Okabe and Ito), and readable in grey
 
 
@@ -86,6 +87,45 @@ def figure3(content: Mapping[str, Any]) -> Any:
             axis.set_title(f"{one['title']}\nρ = {rho}", fontsize=7.5)
             axis.set_xlabel("overfitting")
         axes[1].set_ylabel("PEP effect")
+        pyplot.close(figure)  # which still can be saved
+    return figure
+
+
+def shift_boxes(content: Mapping[str, Any]) -> Any:
+    """NLL, ECE and AURC by severity: for every method a box over the corruptions."""
+    import matplotlib
+    from matplotlib import pyplot
+
+    levels = sorted({int(key.split()[-1]) for key in content["cells"]})
+    methods = list(next(iter(content["cells"].values())))
+    style = {"font.size": 8, "axes.spines.top": False, "axes.spines.right": False, "svg.hashsalt": "peppermill"}
+    with matplotlib.rc_context(style):
+        figure, axes = pyplot.subplots(3, 1, figsize=(7.5, 7.2), layout="constrained", sharex=True)
+        for axis, (score, title) in zip(axes, {"nll": "NLL", "ece": "ECE", "aurc": "AURC"}.items(), strict=True):
+            for place, method in enumerate(methods):
+                values = [
+                    [cell[method][score] for key, cell in content["cells"].items() if int(key.split()[-1]) == level]
+                    for level in levels
+                ]
+                width = 0.8 / len(methods)
+                centres = [level + width * (place - (len(methods) - 1) / 2) for level in range(len(levels))]
+                boxes = axis.boxplot(
+                    values,
+                    positions=centres,
+                    widths=0.8 * width,
+                    patch_artist=True,
+                    showfliers=False,
+                    manage_ticks=False,
+                )
+                for box in boxes["boxes"]:
+                    box.set(facecolor=PALETTE[place % len(PALETTE)], linewidth=0.5, label=method)
+                for line in (*boxes["medians"], *boxes["whiskers"], *boxes["caps"]):
+                    line.set(color=INK, linewidth=0.7)
+            axis.set(ylabel=title, ylim=(0, None))
+        axes[-1].set_xticks(range(len(levels)), ["clean" if level == 0 else f"severity {level}" for level in levels])
+        handles, labels = axes[0].get_legend_handles_labels()
+        shown = dict(zip(labels, handles, strict=True))
+        figure.legend(shown.values(), shown.keys(), loc="outside upper center", ncols=4, frameon=False)
         pyplot.close(figure)  # which still can be saved
     return figure
 

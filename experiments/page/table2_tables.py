@@ -43,13 +43,19 @@ def cell(row: Mapping[str, Any], column: str, score: str) -> tuple[float, float]
 
 
 def agreement(rows: Rows, columns: Sequence[str] = WITHOUT_SWA) -> dict[str, Any]:
-    """The cells (score, row, column) outside, the number of all, and how many agree, also before rounding."""
+    """The cells (score, row, column) outside, and how many agree: as printed, in the notebooks, before rounding."""
     every = [(score, row, column) for score in SCORES for row in rows for column in columns]
     means = {one: cell(rows[one[1]], one[2], one[0])[0] for one in every}
     outside = [one for one in every if not inside(means[one], printed(*one))]
     rounded = [one for one in outside if not inside_before_rounding(means[one], printed(*one))]
-    agreeing = len(every) - len(outside)
-    return {"outside": outside, "all": len(every), "agreeing": agreeing, "before_rounding": len(every) - len(rounded)}
+    unlike = [one for one in outside if one not in UNROUNDED or not inside(means[one], UNROUNDED[one])]
+    return {
+        "outside": outside,
+        "all": len(every),
+        "agreeing": len(every) - len(outside),
+        "notebooks": len(every) - len(unlike),
+        "before_rounding": len(every) - len(rounded),
+    }
 
 
 def other_settings(rows: Rows) -> list[str]:

@@ -27,11 +27,6 @@ class Calibrator(Protocol):
     def name(self) -> str: ...
 
     @property
-    def parameters(self) -> int:
-        """How many numbers were fitted."""
-        ...
-
-    @property
     def temperature(self) -> float: ...
 
     def __call__(self, log_probs: Tensor) -> Tensor: ...
@@ -76,11 +71,13 @@ CALIBRATORS = {
     row.name: row
     for row in (
         CalibratorRow("temperature", "one T for all classes", "temperature:temperature_scaling", lambda k: 1),
-        CalibratorRow("vector", "T, and a scale and a bias for each class", "vector:vector_scaling", lambda k: 2 * k),
+        CalibratorRow(
+            "vector", "T, and a scale and a bias for each class", "linear_scaling:vector_scaling", lambda k: 2 * k
+        ),
         CalibratorRow(
             "matrix",
             "T, and a row of scales and a bias for each class",
-            "matrix:matrix_scaling",
+            "linear_scaling:matrix_scaling",
             lambda k: k * (k + 1),
             likelihoods=("categorical",),
             most_classes=100,
@@ -96,7 +93,9 @@ def calibrator_from(numbers: Mapping[str, Any], arrays: Mapping[str, Tensor]) ->
         raise ValueError(f"temperature is {temperature}")
     if name == "temperature":
         return Temperature(temperature)
-    from peppermill.calibrators.vector import LinearScaling  # here, so that an ensemble does not import the fitting
+    from peppermill.calibrators.linear_scaling import (
+        LinearScaling,
+    )  # here, so that an ensemble does not import the fitting
 
     weight, bias = arrays["weight"], arrays["bias"]
     if list(weight.shape) != [len(bias)] * (2 if name == "matrix" else 1):

@@ -25,7 +25,6 @@ class Temperature:
 
     temperature: float = 1.0
     name: ClassVar[str] = "temperature"
-    parameters: ClassVar[int] = 1
 
     def __call__(self, log_probs: Tensor) -> Tensor:
         return temper(log_probs, self.temperature)
@@ -76,19 +75,15 @@ def best_temperature(log_probs: Tensor, labels: Tensor, weights: Tensor | None =
     return best, log_likelihood(best)
 
 
-def at_limit(temperature: float) -> bool:
-    """Whether T is the lowest or the highest that is tried: the likelihood then has no maximum inside."""
-    return any(math.isclose(temperature, limit, rel_tol=1e-3) for limit in TEMPERATURE_LIMITS)
-
-
 def warn_at_limit(temperature: float) -> None:
-    """Warn if T is at a limit."""
-    if at_limit(temperature) and temperature < 1:
+    """Warn if T is the lowest or the highest that is tried: the likelihood then has no maximum inside."""
+    lowest, highest = (math.isclose(temperature, limit, rel_tol=1e-3) for limit in TEMPERATURE_LIMITS)
+    if lowest:
         warn_user(
             "the best temperature is 1/20, the lowest that is tried: nearly every validation item is predicted right, "
             "so they do not show how sure the network may be. Use more validation items, or no temperature."
         )
-    elif at_limit(temperature):
+    elif highest:
         warn_user(
             "the best temperature is 20, the highest that is tried: on the validation data the predictions say next "
             "to nothing about the labels. Are the labels numbered as the network's outputs?"

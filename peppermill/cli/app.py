@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from dataclasses import dataclass, fields, is_dataclass
 from importlib import import_module
+from importlib.resources import files
 from inspect import Parameter, Signature, signature
+from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 import typer
@@ -49,7 +52,9 @@ class Commands(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, command, rest = super().resolve_command(ctx, args)
-        return name, load(name) if name in COMMANDS else command, rest
+        if name in COMMANDS:
+            command = outline(name) if ctx.resilient_parsing else load(name)  # resilient: a shell completes a line
+        return name, command, rest
 
     def main(self, *args: Any, **options: Any) -> Any:
         with torchrun.silence_others():
@@ -87,10 +92,29 @@ def load(name: str) -> Any:
         options = signature(group).parameters.values() if group else [parameter]
         parameters += [one.replace(kind=Parameter.KEYWORD_ONLY, annotation=hints[one.name]) for one in options]
     run.__doc__ = module.command.__doc__
+    return _command(name, run, parameters, module.EXAMPLES)
+
+
+def outline(name: str) -> Any:
+    """A command with its options and nothing behind them: completing a line imports neither torch nor the command.
+
+    They stand in options.json, which `python scripts/update_docs.py` writes.
+    """
+    rows = json.loads(files("peppermill.cli").joinpath("options.json").read_text(encoding="utf-8"))[name]
+    kinds = {"flag": bool, "path": Path}
+    parameters = []
+    for k, (names, kind, text) in enumerate(rows):
+        annotation: Any = Annotated[kinds.get(kind, str), typer.Option(names, help=text)]
+        parameters.append(Parameter(f"option_{k}", Parameter.KEYWORD_ONLY, default=None, annotation=annotation))
+    return _command(name, lambda **_: None, parameters, "")
+
+
+def _command(name: str, run: Any, parameters: list[Parameter], epilog: str) -> Any:
+    """A command of typer, which reads a function's signature."""
     run.__annotations__ = {one.name: one.annotation for one in parameters}
-    run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    run.__signature__ = Signature(parameters)
     single = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
-    single.command(name, epilog=module.EXAMPLES)(run)
+    single.command(name, epilog=epilog)(run)
     return get_command(single)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 
@@ -12,6 +12,7 @@ from peppermill.distributed.group import rank
 from peppermill.engines import engine_named
 from peppermill.noise import Noise
 from peppermill.race import calibrate
+from peppermill.types import LawName
 
 EXAMPLES = "peppermill calibrate python:my_models:resnet npz:validation.npz --weights resnet.safetensors --passes 10"
 
@@ -27,7 +28,7 @@ def command(
     source = network.source()
     labelled, split = which_items.tuning(data, source, tuning.validation, tuning.split_seed)
     chosen = {
-        "noise": Noise(tuning.noise, seed=tuning.seed),
+        "noise": Noise(cast(LawName, tuning.noise), seed=tuning.seed),
         "engine": engine_named(tuning.engine, tuning.precision),
         "views": options.names(tuning.views),
     }

@@ -9,6 +9,7 @@ import typer
 from peppermill.cli import options, which_items
 from peppermill.curvature.analysis import local_analysis
 from peppermill.curvature.prediction import carried_by, compare_effects
+from peppermill.likelihood import likelihood_named
 from peppermill.plumbing.display import Table
 from peppermill.predictions import predict
 from peppermill.report import figures
@@ -39,7 +40,7 @@ def command(
     upper = analysis.believable_range[1]
     grid = options.numbers(sigmas, "--sigmas") if sigmas else [upper * step for step in GRID]
     points = compare_effects(analysis, model, labelled, grid, **options.arguments_of(compare_effects, context))
-    carried = carried_by(analysis.item_rates, predict(model, labelled, likelihood=likelihood))
+    carried = carried_by(analysis.item_rates, predict(model, labelled, likelihood=likelihood_named(likelihood)))
     settings = options.settings(context, "model", "data", "probes", "size", "parameters")
     title, panel = f"curvature of {network.model} on {data}", curvature_panel(analysis, points, carried)
     rows = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 
@@ -19,6 +19,7 @@ from peppermill.report import figures
 from peppermill.report.page import write_report
 from peppermill.report.record import record_run, sweep_around
 from peppermill.report.run import write_run
+from peppermill.types import CalibratorName
 
 EXAMPLES = "peppermill demo --out peppermill-demo"
 
@@ -47,7 +48,7 @@ def command(
     methods["PEP with temperature"] = both
     rival = choice.one_pass
     if choice.passes == 1:  # what the passes that were not chosen would give
-        noise, after = Noise(seed=seed), choice.calibrator.name
+        noise, after = Noise(seed=seed), cast(CalibratorName, choice.calibrator.name)
         rival = fit(network, validation, size=passes, noise=noise, scale="layer", calibrator=after)
     if rival:
         methods[rival.method] = rival

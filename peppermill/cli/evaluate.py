@@ -13,10 +13,11 @@ from peppermill.cli.console import say
 from peppermill.data import Batches
 from peppermill.distributed.group import rank
 from peppermill.evaluation.abstention import load_abstention
+from peppermill.likelihood import likelihood_named
 from peppermill.plumbing.files import refuse_unwritable
 from peppermill.report.record import record_run, sweep_around
 from peppermill.report.run import write_run
-from peppermill.sources.label_file import lines_of
+from peppermill.sources.image_folder import lines_of
 
 EXAMPLES = (
     "peppermill evaluate python:my_models:resnet npz:test.npz --weights resnet.safetensors --pep pep.json --sweep "
@@ -33,12 +34,8 @@ def command(
     sweep: Annotated[
         str | None, typer.Option(metavar="DATA", help="Also sweep sigma on these, for the report.")
     ] = None,
-    class_names: Annotated[
-        Path | None, typer.Option(exists=True, dir_okay=False, help="A class name per line.")
-    ] = None,
-    images: Annotated[
-        bool, typer.Option("--images/--no-images", help="Keep pictures of items helped and hurt.")
-    ] = True,
+    class_names: Annotated[Path | None, typer.Option(exists=True, dir_okay=False, help="A class on each line.")] = None,
+    images: Annotated[bool, typer.Option("--images/--no-images", help="Keep pictures of notable items.")] = True,
     all_items: Annotated[bool, typer.Option("--all-items", help="Test also on the items that were tuned on.")] = False,
     rule: Annotated[Path | None, typer.Option(help="Mark what a rule of `peppermill abstain` keeps.")] = None,
     bins: options.Bins = 20,
@@ -58,6 +55,7 @@ def command(
     if sweep and ensemble:
         tuned = which_items.tuned(sweep, source, ensemble)
         swept = sweep_around(ensemble, tuned, bins=bins, batch_size=predictor.batch_size)
+    likelihood = likelihood_named(predictor.likelihood) if predictor.likelihood else None
     rivals = [pep for pep in (ensemble.one_pass, ensemble) if pep] if ensemble else []
     run = record_run(
         {"network": source.model, **{rival.method: rival for rival in rivals}},
@@ -66,11 +64,11 @@ def command(
         sweep=swept,
         class_names=lines_of(class_names, "a file of classes", "the name of a class") if class_names else names,
         settings=settings,
-        likelihood=predictor.likelihood or (ensemble.likelihood if ensemble else None),
+        likelihood=likelihood or (ensemble.likelihood if ensemble else None),
         bins=bins,
         seed=seed,
         images=images,
-        rule=load_abstention(rule, ensemble or source.model, likelihood=predictor.likelihood) if rule else None,
+        rule=load_abstention(rule, ensemble or source.model, likelihood=likelihood) if rule else None,
     )
     if rank():
         return

@@ -10,7 +10,6 @@ import typer
 
 from peppermill.cli import options, which_items
 from peppermill.cli.console import say
-from peppermill.data import Batches
 from peppermill.ensemble import load
 from peppermill.export.verify import format_of
 from peppermill.streaming.numbered_batches import stream_of
@@ -43,8 +42,7 @@ def command(
         inputs = torch.randn(2, *map(int, numbers), generator=torch.Generator().manual_seed(0))
     source = network.source()
     if example:
-        first = next(stream_of(which_items.to_predict(example, source), 2).read(lambda number: True))
-        [(inputs, _)] = Batches([(first.inputs, torch.zeros(len(first.rows)))], source.model)
+        inputs = next(stream_of(which_items.to_predict(example, source), 2).read(lambda number: True)).inputs
     ensemble = load(pep, source.model, engine="loop")
     ensemble.export(out, inputs)
     members = ensemble.passes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 
@@ -14,6 +14,7 @@ from peppermill.engines import engine_named
 from peppermill.fitting import fit
 from peppermill.noise import Noise
 from peppermill.tuning import SEARCHES, search_named
+from peppermill.types import LawName
 
 EXAMPLES = "peppermill fit python:my_models:resnet npz:validation.npz --weights resnet.safetensors --temperature"
 
@@ -27,9 +28,7 @@ def command(
     size: options.Size = 10,
     antithetic: options.Antithetic = True,
     lower: Annotated[float | None, typer.Option(help="Search sigma from here.")] = None,
-    upper: Annotated[
-        float | None, typer.Option(help="Search sigma up to here; by default, chosen automatically.")
-    ] = None,
+    upper: Annotated[float | None, typer.Option(help="Search sigma up to here; by default, automatic.")] = None,
     search: Annotated[str | None, typer.Option(help=f"How sigma is searched: {options.listed(SEARCHES)}.")] = None,
     iterations: Annotated[int | None, typer.Option(help="Iterations of the golden section; 7 in the paper.")] = None,
 ) -> None:
@@ -37,7 +36,7 @@ def command(
     source = network.source()
     labelled, split = which_items.tuning(data, source, tuning.validation, tuning.split_seed)
     chosen = {
-        "noise": Noise(tuning.noise, antithetic, tuning.seed),
+        "noise": Noise(cast(LawName, tuning.noise), antithetic, tuning.seed),
         "search": search_named(search, lower=lower, upper=upper, iterations=iterations),
         "engine": engine_named(tuning.engine, tuning.precision),
         "views": options.names(tuning.views),

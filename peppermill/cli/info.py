@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from peppermill import recipe
+from peppermill import pep_json
 from peppermill.cli.console import say
 from peppermill.plumbing.files import read_object
 from peppermill.report import run as results
@@ -21,7 +21,7 @@ def command(path: Annotated[Path, typer.Argument(metavar="FILE", help="A pep.jso
     found = read_object(path)
     is_run = isinstance(found, dict) and found.get("format") == results.KIND
     del found  # it can be large
-    content = results.read_run(path) if is_run else recipe.read_content(path)
+    content = results.read_run(path) if is_run else pep_json.read_content(path)
     try:
         (_show_run if is_run else _show_ensemble)(content)
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
@@ -50,7 +50,8 @@ def _show_ensemble(content: dict[str, Any]) -> None:
     if split := content.get("split"):
         drawn = f"{split['validation']:,} of the {split['items']:,} items of {split['data']}, seed {split['seed']}"
         say(f"tuned on {drawn}; the others are for testing")
-    say(recipe.search_of(content))
-    if race := recipe.race_of(content):
+    if content["sigma"] or not pep_json.race_of(content):
+        say(pep_json.search_of(content))
+    if race := pep_json.race_of(content):
         say(f"chosen by a race:\n{race}")
     say(f"written by {', '.join(f'{name} {number}' for name, number in content['versions'].items())}")

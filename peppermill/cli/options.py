@@ -37,18 +37,11 @@ def listed(rows: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} ({text.rstrip('.')})" for name, text in helps.items())
 
 
-DATA_HELP = help_for("data", "raw data")
+DATA_HELP = help_for("data")
 Data = Annotated[str, typer.Argument(metavar="DATA", help=f"Labelled data: {DATA_HELP}.")]
 AnyData = Annotated[str, typer.Argument(metavar="DATA", help=f"Data, with labels or without: {DATA_HELP}.")]
-Trust = Annotated[
-    bool, typer.Option("--trust", help="Open MODEL even if it is a .pt2: a program, which may run any code.")
-]
-Device = Annotated[
-    str,
-    typer.Option(
-        help="auto (a GPU if there is one), cpu, cuda (under torchrun, a GPU for each process), cuda:1 or mps."
-    ),
-]
+Trust = Annotated[bool, typer.Option("--trust", help="Open a .pt2 as MODEL: a program, which may run any code.")]
+Device = Annotated[str, typer.Option(help="auto (a GPU if there is one), cpu, cuda (one per process), cuda:1 or mps.")]
 Parameters = Annotated[str, typer.Option(help=f"What is perturbed: {listed(RULES)}, or a regular expression.")]
 Size = Annotated[int, typer.Option(help="Members of the ensemble, the paper's m.")]
 Noise = Annotated[str, typer.Option(help=f"The law of the noise: {listed(LAWS)}.")]
@@ -72,9 +65,7 @@ class Network:
     """The network of a command: its name, its weights and its device."""
 
     model: Annotated[str, typer.Argument(metavar="MODEL", help=f"The network: {help_for('model')}.")]
-    weights: Annotated[
-        Path | None, typer.Option(help="Weights: .safetensors, .pt, .pth (a state dict), .h5 of Keras.")
-    ] = None
+    weights: Annotated[Path | None, typer.Option(help="Weights: .safetensors, .pt, .pth, or .h5 of Keras.")] = None
     device: Device = "auto"
     trust: Trust = False
 
@@ -98,14 +89,14 @@ class EnsembleFile:
 
     def ensemble(self, network: nn.Module) -> PepEnsemble | None:
         """The ensemble in the file, with the likelihood that it was fitted with."""
-        engine_named(self.engine, self.precision)
+        engine = engine_named(self.engine, self.precision)
         if self.pep is None:
             if self.engine != "auto" or self.precision:
                 raise ValueError(
                     "`--engine` and `--precision` are for the members of an ensemble: name it with `--pep pep.json`."
                 )
             return None
-        found = load(self.pep, network, engine=self.engine, precision=self.precision)
+        found = load(self.pep, network, engine=engine)
         if self.likelihood not in (None, found.likelihood.name):
             raise ValueError(
                 f"`--likelihood {self.likelihood}` contradicts {self.pep}, fitted with {found.likelihood.name}: leave "
@@ -119,17 +110,13 @@ class Tuning:
     """Where an ensemble is tuned and written, and how it runs meanwhile."""
 
     out: Annotated[Path, typer.Option(help="Where to write the ensemble.")] = Path("pep.json")
-    validation: Annotated[int | None, typer.Option(help="Tune on this many items of DATA; the rest is for tests.")] = (
-        None
-    )
+    validation: Annotated[int | None, typer.Option(help="Tune on this many items; the rest is for tests.")] = None
     split_seed: Annotated[int | None, typer.Option(help="The seed by which --validation draws its items; 0.")] = None
     parameters: Parameters = "kernels"
     noise: Noise = "gaussian"
     seed: Seed = 0
     likelihood: LikelihoodName = "categorical"
-    views: Annotated[
-        list[str] | None, typer.Option(help=f"Members see the inputs and: {listed(VIEWS)}; repeatable.")
-    ] = None
+    views: Annotated[list[str] | None, typer.Option(help=f"Members also see {listed(VIEWS)}; repeatable.")] = None
     batch_size: BatchSize = 500
     engine: EngineName = "auto"
     precision: Precision = None
@@ -159,8 +146,7 @@ class Results:
         In this order, because a broken pipe, or a full disk under a log, must not lose the results.
         """
         from peppermill.report.figures import save_figure
-        from peppermill.report.provenance import provenance
-        from peppermill.report.run import write_run
+        from peppermill.report.run import provenance, write_run
 
         if self.out:
             write_run(replace(run, provenance=provenance(seed, **known)), self.out)

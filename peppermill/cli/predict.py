@@ -28,9 +28,7 @@ def command(
     network: options.Network,
     data: options.AnyData,
     predictor: options.EnsembleFile,
-    out: Annotated[
-        Path, typer.Option(help="A file for a small job, .npz, .csv or .parquet; a folder for data of any size.")
-    ] = Path("predictions.npz"),
+    out: Annotated[Path, typer.Option(help="A folder, or a .npz, .csv or .parquet file.")] = Path("predictions.npz"),
     columns: Annotated[
         str | None,
         typer.Option(
@@ -40,10 +38,8 @@ def command(
         ),
     ] = None,
     top: Annotated[int | None, typer.Option(help="Keep this many classes of each item, the most probable.")] = None,
-    file_format: Annotated[
-        str | None, typer.Option("--format", help=f"Of the parts in a folder: {' or '.join(FORMATS)}.")
-    ] = None,
-    part_items: Annotated[int, typer.Option(help="Items in each part of a folder.")] = PART_ITEMS,
+    file_format: Annotated[str | None, typer.Option("--format", help=f"Of parts: {' or '.join(FORMATS)}.")] = None,
+    part_items: Annotated[int, typer.Option(help="Items in each part of a folder, in whole batches.")] = PART_ITEMS,
 ) -> None:
     """Write `log_probs` [N, K] and `predicted` [N] of the data, or other --columns, and `labels` [N] if they have any.
 

@@ -15,7 +15,7 @@ from peppermill.datasets.splitting import Split, split_of, take
 from peppermill.ensemble import PepEnsemble
 from peppermill.plumbing.nested import call, output_tensor
 from peppermill.plumbing.networks import as_network
-from peppermill.sources import data_from, data_or_inputs_from
+from peppermill.sources import data_from
 from peppermill.sources.items import Items
 from peppermill.sources.pictures import Preparation
 from peppermill.sources.source import Source
@@ -28,7 +28,7 @@ def labelled(data: str, source: Source) -> Any:
 
 def to_predict(data: str, source: Source) -> Any:
     """All data, or inputs alone. Files are not read yet, beside the first that is whole."""
-    found = _arranged(data_or_inputs_from(data, source.prepare, source.class_names), source)
+    found = _found(data, source, needs_labels=False)
     if isinstance(found, Items):
         _refuse_other_classes(found, source)
     return found
@@ -75,15 +75,12 @@ def tuned(data: str, source: Source, pep: PepEnsemble) -> Any:
     return _checked(take(found, split.rows()[0]) if split and split.fits(found) else found, source)
 
 
-def _found(data: str, source: Source) -> Any:
-    return _arranged(data_from(data, source.prepare, source.class_names), source)
-
-
-def _arranged(data: Any, source: Source) -> Any:
+def _found(data: str, source: Source, needs_labels: bool = True) -> Any:
     """The data; pictures that the user says how to prepare get their channels in the order of the network."""
-    if not source.channels_last or not isinstance(data, Items) or not isinstance(data.prepare, Preparation):
-        return data
-    return replace(data, prepare=replace(data.prepare, channels_last=True))
+    found = data_from(data, source.prepare, source.class_names, needs_labels=needs_labels)
+    if not source.channels_last or not isinstance(found, Items) or not isinstance(found.prepare, Preparation):
+        return found
+    return replace(found, prepare=replace(found.prepare, channels_last=True))
 
 
 def _checked(data: Any, source: Source) -> Any:

@@ -10,15 +10,20 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from peppermill.curvature.direct import LOG_ODDS_CHANGE, PASSES_PER_PROBE, directional_derivatives, step_size
-from peppermill.curvature.fisher import item_gradients
+from peppermill.curvature.derivatives import (
+    LOG_ODDS_CHANGE,
+    PASSES_PER_PROBE,
+    directional_derivatives,
+    hessian_products,
+    item_gradients,
+    step_size,
+)
 from peppermill.curvature.landscape import landscape_of
-from peppermill.curvature.laplacian import hessian_products
 from peppermill.likelihood import likelihood_named
 from peppermill.parameters import Selection
 from peppermill.plumbing.display import Table, shows_table
 from peppermill.plumbing.progress import progress
-from peppermill.types import Data, Likelihood, Params
+from peppermill.types import Data, LikelihoodLike, Params
 
 PROBE_MEMORY_BYTES = 2**28  # probes that need more memory are drawn again in every pass
 BELIEVABLE_SHARE = 0.1  # of the prediction: the next order may change it by this much
@@ -102,7 +107,7 @@ def local_analysis(
     probes: int = 16,
     seed: int = 0,
     step: float | None = None,
-    likelihood: str | Likelihood = "categorical",
+    likelihood: LikelihoodLike = "categorical",
     batch_size: int = 500,
 ) -> LocalAnalysis:
     """How the log-likelihood of an ensemble begins to grow with sigma: Laplacian, trace of the Fisher, effect rate.
@@ -131,41 +136,30 @@ def local_analysis(
     if not len(gradients.squares):
         raise ValueError(f"`{landscape.data.argument}` has no item that counts: every label is the ignored one.")
     with progress("products with the Hessian", count * gradients.inputs) as tick:
-        products = hessian_products(landscape, directions, tick)
-    long = short = step or step_size(landscape, gradients, float(products.forms.mean()))
+        forms, slopes = hessian_products(landscape, directions, tick)
+    long = short = step or step_size(landscape, gradients, float(forms.mean()))
     if exact and not step:  # the axes add no noise, so the step is as short as rounding allows: u / x^2 = x^4
-        short = long * torch.finfo(landscape.dtype).eps ** (1 / 6) / LOG_ODDS_CHANGE
+        short = long * torch.finfo(next(iter(landscape.center.values())).dtype).eps ** (1 / 6) / LOG_ODDS_CHANGE
     with progress("small steps", (PASSES_PER_PROBE * count + 1) * gradients.inputs) as tick:
-        derivatives = directional_derivatives(landscape, directions, short, tick)
-    fourth = derivatives.fourth
+        second, fourth = directional_derivatives(landscape, directions, short, tick)
     if exact:
         with progress("small steps", (PASSES_PER_PROBE * probes + 1) * gradients.inputs) as tick:
-            fourth = directional_derivatives(landscape, random, long, tick).fourth
+            _, fourth = directional_derivatives(landscape, random, long, tick)
 
-    control = Control(products.slopes.square().sum(dim=1), float(gradients.squares.sum()))
-    rates = derivatives.second.sum(dim=1)
+    control, trace = slopes.square().sum(dim=1), float(gradients.squares.sum())
+    rates = second.sum(dim=1)
     # Every item has a control of its own, with the weight of their sum: the items' rates add up to the effect rate.
-    excess = products.slopes.square() - gradients.squares
-    item_rates = (derivatives.second - control.weight(rates) * excess).mean(dim=0)
+    item_rates = (second - weight_of(control, rates) * (slopes.square() - gradients.squares)).mean(dim=0)
 
     def estimated(wanted: Tensor) -> tuple[float, float]:
-        return (float(wanted.mean()), 0.0) if exact else estimate(wanted, control)
+        return (float(wanted.mean()), 0.0) if exact else estimate(wanted, control, trace)
 
-    laplacian, laplacian_error = estimated(products.forms)
-    effect_rate, effect_rate_error = estimated(rates)
-    quartic, quartic_error = quartic_term(fourth, derivatives.second, exact)
-    kinks, kinks_error = estimated(rates - control.values - products.forms)
     return LocalAnalysis(
-        laplacian=laplacian,
-        laplacian_error=laplacian_error,
-        fisher_trace=control.mean,
-        fisher_trace_error=0.0,
-        effect_rate=effect_rate,
-        effect_rate_error=effect_rate_error,
-        quartic=quartic,
-        quartic_error=quartic_error,
-        kinks=kinks,
-        kinks_error=kinks_error,
+        *estimated(forms),
+        *(trace, 0.0),
+        *estimated(rates),
+        *quartic_term(fourth, second, exact),
+        *estimated(rates - control - forms),
         items=len(gradients.squares),
         dimensions=landscape.dimensions,
         probes=count,
@@ -174,31 +168,23 @@ def local_analysis(
     )
 
 
-@dataclass(frozen=True)
-class Control:
-    """A control variate: a quantity that every probe measures beside the wanted one, [n], with a known mean."""
-
-    values: Tensor
-    mean: float
-
-    def weight(self, wanted: Tensor) -> float:
-        """The slope of the least-squares line of the wanted quantity on the control."""
-        excess = self.values - self.values.mean()
-        spread = float(excess.square().sum())
-        return float((wanted * excess).sum()) / spread if len(wanted) >= MIN_REGRESSION_PROBES and spread else 0.0
+def weight_of(control: Tensor, wanted: Tensor) -> float:
+    """The slope of the least-squares line of the wanted quantity [n] on the control [n]."""
+    excess = control - control.mean()
+    spread = float(excess.square().sum())
+    return float((wanted * excess).sum()) / spread if len(wanted) >= MIN_REGRESSION_PROBES and spread else 0.0
 
 
-def estimate(wanted: Tensor, control: Control) -> tuple[float, float]:
-    """The mean of the wanted quantity [n], given the true mean of the control, and the standard error of it.
+def estimate(wanted: Tensor, control: Tensor, known: float) -> tuple[float, float]:
+    """The mean of the wanted quantity [n] and its standard error, with a control variate [n] of known mean.
 
     The least-squares line of the one on the other, read off at the known mean, removes the noise that both share. The
     error is scaled by Student's t: two errors contain the truth as often as two standard deviations of a normal.
     """
-    count, weight = len(wanted), control.weight(wanted)
-    excess = control.values - control.mean
+    count, weight, excess = len(wanted), weight_of(control, wanted), control - known
     left = wanted - weight * excess
     freedom = count - (2 if weight else 1)
-    spread = float((control.values - control.values.mean()).square().sum())
+    spread = float((control - control.mean()).square().sum())
     leverage = 1 / count + (float(excess.mean()) ** 2 / spread if weight else 0.0)
     variance = float((left - left.mean()).square().sum()) / freedom
     return float(left.mean()), math.sqrt(variance * leverage) * student_factor(freedom)

@@ -44,18 +44,9 @@ class Landscape:
         return sum(value.numel() for value in self.center.values())
 
     @property
-    def dtype(self) -> torch.dtype:
-        return next(iter(self.center.values())).dtype
-
-    @property
     def direction_bytes(self) -> int:
         """The memory of one direction in the space of theta, or of one gradient."""
         return sum(value.nbytes for value in self.center.values())
-
-    @property
-    def directions_at_once(self) -> int:
-        """How many directions fit into memory, at least one."""
-        return max(1, MEMORY_BYTES // self.direction_bytes)
 
     def outputs(self, params: Params, inputs: Inputs) -> Tensor:
         """The outputs of the network at theta for a batch of inputs."""

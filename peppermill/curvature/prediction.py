@@ -21,7 +21,7 @@ from peppermill.perturbation import Perturbation
 from peppermill.plumbing.networks import as_network
 from peppermill.plumbing.progress import progress
 from peppermill.predictions import Predictions
-from peppermill.types import Data, Likelihood
+from peppermill.types import Data, LikelihoodLike
 
 HARDEST_FRACTIONS = (0.01, 0.05, 0.1, 0.5)  # of the items
 
@@ -55,10 +55,10 @@ def compare_effects(
     parameters: Selection = "kernels",
     size: int = 20,
     seed: int = 0,
-    likelihood: str | Likelihood = "categorical",
+    likelihood: LikelihoodLike = "categorical",
     batch_size: int = 500,
 ) -> tuple[EffectPoint, ...]:
-    """The predicted and the measured effect for every sigma.
+    """The effect that an `analysis` predicts and the measured one, for each of the `sigmas`.
 
     The members are antithetic pairs, independent of the probes of the analysis. Pairs, because an average over m
     independent members loses sigma^2/2 Tr F / m, which is of the order of the effect itself.
@@ -82,7 +82,7 @@ def compare_effects(
 
 
 def carried_by(effects: Tensor, predictions: Predictions) -> tuple[Carried, ...]:
-    """The share of the sum of effects [N] that the hardest items carry: the misclassified, and the least likely."""
+    """The share of the sum of `effects` [N] that the hardest items of some `predictions` carry: wrong, least likely."""
     order = predictions.log_likelihoods.cpu().argsort()
     total, count = float(effects.sum()), len(effects)
     found = []

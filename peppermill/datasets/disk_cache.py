@@ -10,6 +10,7 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,18 +25,18 @@ FREE_SHARE = 1 / 10  # of the disk stays free for others
 
 
 class DiskCache:
-    """Nests of tensors, such as batches, in the order in which they were added; read as often as needed."""
+    """Nests of tensors, such as batches, by number, in the order in which they were added; read as often as needed."""
 
     def __init__(self) -> None:
-        self.entries: list[tuple[int, Any]] = []  # place in the file; the nest with empty tensors for full ones
+        self.entries: dict[int, tuple[int, Any]] = {}  # place in the file; the nest with empty tensors for full ones
         self.size = 0
         self.file: Any = None
 
     def __len__(self) -> int:
         return len(self.entries)
 
-    def added(self, nest: Any) -> DiskCache | None:
-        """The same cache with one entry more, or None if the disk has no room for it."""
+    def added(self, nest: Any, number: int | None = None) -> DiskCache | None:
+        """The same cache with one entry more, the next by default, or None if the disk has no room for it."""
         try:
             folder = spare_folder()
             disk = shutil.disk_usage(folder)
@@ -49,17 +50,20 @@ class DiskCache:
             self.file.flush()
         except OSError:
             return None
-        self.entries.append(entry)
+        self.entries[len(self) if number is None else number] = entry
         self.size += bytes_of(nest)
         return self
 
-    def __getitem__(self, index: int) -> Any:
-        place, nest = self.entries[index]
+    def __contains__(self, number: int) -> bool:
+        return number in self.entries
+
+    def __getitem__(self, number: int) -> Any:
+        place, nest = self.entries[number]
         self.file.seek(place)
         return map_tensors(self._read, nest)
 
     def __iter__(self) -> Iterator[Any]:
-        return (self[index] for index in range(len(self)))
+        return map(self.__getitem__, self.entries)
 
     def _write(self, tensor: Tensor) -> Tensor:
         """In the tensor's own order of dimensions, which kernels may depend on."""
@@ -93,8 +97,6 @@ def spare_folder() -> Path:
     if os.environ.get("TMPDIR"):
         return Path(tempfile.gettempdir())
     folder = cache_folder()
-    try:
+    with suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        return Path(tempfile.gettempdir())
     return folder if os.access(folder, os.W_OK) else Path(tempfile.gettempdir())

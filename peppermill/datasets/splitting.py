@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, SequentialSam
 
 from peppermill.data import Batches
 from peppermill.datasets.loaders import rebuild_loader
-from peppermill.plumbing.nested import map_tensors
+from peppermill.plumbing.nested import map_tensors, tensors_of
 from peppermill.types import Batch, Data
 
 LONGEST_NAME = 200  # characters: a recipe stays small
@@ -88,7 +88,11 @@ def take(data: Data, rows: np.ndarray) -> Data:
 def labels_of(data: Data) -> Tensor:
     """All labels in the order of the data; the inputs are not read if the data list their labels."""
     if isinstance(data, DataLoader):
-        _refuse_other_orders(data)
+        if not isinstance(data.sampler, SequentialSampler) or data.batch_size is None or data.drop_last:
+            raise ValueError(
+                "this DataLoader cannot be split: it shuffles, samples, or drops the last items. Use `shuffle=False` "
+                "and no sampler, `batch_size=` and `drop_last=False`."
+            )
         return labels_of(data.dataset)
     if isinstance(data, TensorDataset):
         return data.tensors[-1]
@@ -109,10 +113,7 @@ def labels_of(data: Data) -> Tensor:
 def fingerprint(data: Data, labels: Tensor) -> str:
     """A digest of the labels in their order, and of the items' names or of inputs in memory, if there are any."""
     digest = hashlib.sha256()
-    tensors = [labels]
-    if isinstance(data, tuple):
-        map_tensors(tensors.append, data[0])
-    for tensor in tensors:
+    for tensor in (labels, *tensors_of(data[0] if isinstance(data, tuple) else ())):
         digest.update(f"{tensor.dtype}{list(tensor.shape)}".encode())
         digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     for name in getattr(data, "names", ()):
@@ -128,11 +129,3 @@ def _chosen(data: list[Any], rows: np.ndarray) -> Iterator[Batch]:
         if len(inside):
             yield map_tensors(lambda t, inside=inside: t[inside], inputs), labels[inside]
         start += len(labels)
-
-
-def _refuse_other_orders(loader: DataLoader[Any]) -> None:
-    if not isinstance(loader.sampler, SequentialSampler) or loader.batch_size is None or loader.drop_last:
-        raise ValueError(
-            "this DataLoader cannot be split: it shuffles, samples, or drops the last items. Use `shuffle=False` and "
-            "no sampler, `batch_size=` and `drop_last=False`."
-        )

@@ -1,7 +1,7 @@
 """How members run: the contract of the engines, and the table of them.
 
 Three questions, three places. What is called? `inference_form.py`. With which weights? `member_weights.py`. How? One
-file for each engine.
+file for each engine; a rule, not a stopwatch, chooses among them, so that the same call gives the same bits every time.
 """
 
 from __future__ import annotations
@@ -16,10 +16,14 @@ from torch import Tensor, nn
 
 from peppermill.noise import Noise
 from peppermill.perturbation import Perturbation
+from peppermill.plumbing.nested import bytes_of
 from peppermill.views import IDENTITY, View
 
 #: The low precisions in which a network may compute; noise, sums and averages stay in float32 and float64.
 PRECISIONS = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+
+GRAPH_BYTES = 2**23  # of inputs: larger batches fill a GPU without graphs
+VMAP_ITEMS = {"cpu": 512, "cuda": 4096}  # items of a batch: beyond this, members together only move more memory
 
 #: Some members, ready to run: (args, kwargs) of one batch -> their outputs, [group, ...].
 Group = Callable[[tuple[Any, ...], dict[str, Any]], Tensor]
@@ -90,7 +94,7 @@ class EngineRow:
 ENGINES = {
     row.name: row
     for row in (
-        EngineRow("auto", "chooses by a rule", "peppermill.engines.auto:auto"),
+        EngineRow("auto", "chooses by a rule", "peppermill.engines:auto"),
         EngineRow("loop", "one member after another, with the least memory", "peppermill.engines.loop:loop"),
         EngineRow("vmap", "all members of a small network at once", "peppermill.engines.vmap:vmap"),
         EngineRow("graphs", "CUDA graphs, for small batches on a GPU", "peppermill.engines.graphs:graphs"),
@@ -101,9 +105,11 @@ OTHER_NAMES = {"joined": "loop"}  # names of version one
 
 
 def engine_named(engine: str | Engine, precision: str | None = None) -> Engine:
-    """A fresh engine of this name that runs networks in this precision; an engine stands for itself."""
+    """A fresh engine of this name, "loop" or "loop:bfloat16"; an engine stands for itself."""
     if not isinstance(engine, str):
         return engine
+    engine, _, low = engine.partition(":")
+    precision = low or precision
     if precision is not None and precision not in PRECISIONS:
         raise ValueError(
             f"`precision={precision!r}` is unknown: choose one of {', '.join(PRECISIONS)}, or leave it out to compute "
@@ -120,6 +126,31 @@ def engine_named(engine: str | Engine, precision: str | None = None) -> Engine:
     from peppermill.engines.loop import Runner  # the engines import this file
 
     return Runner(row.name, precision)
+
+
+def auto(runner: Any, weights: Any, members: Members, args: Any, kwargs: Any) -> Iterator[Group]:
+    """The engine that suits the network, the batch and the device.
+
+    - vmap, if no convolution is perturbed, and the members' weights and the batch are small;
+    - graphs, if the same members run again on a GPU, on a small batch;
+    - otherwise the loop, with the members' weights kept if they fit.
+    """
+    from peppermill.engines.vmap import together_of, vmap  # the engines import this file
+
+    device = weights.form.device.type
+    items = max((len(value) for value in args if isinstance(value, Tensor) and value.ndim), default=0)
+    small = weights.is_small and items <= VMAP_ITEMS.get(device, 0)
+    if members.count > 1 and small and together_of(weights):
+        return vmap(runner, weights, members, args, kwargs)
+    if device == "cuda" and bytes_of((args, kwargs)) <= GRAPH_BYTES:
+        from peppermill.engines.graphs import graph_group, suits_graphs
+
+        if suits_graphs(weights, members):
+            return iter([graph_group(runner, weights, members)])
+    from peppermill.engines.loop import member_groups
+
+    runner.report = "loop"
+    return member_groups(runner, weights, members)
 
 
 def autocast(device: torch.device, precision: str | None) -> AbstractContextManager[Any]:

@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from peppermill.engines import Group, Members, autocast
 from peppermill.engines.inference_form import TracedForm, agree, different
 from peppermill.engines.loop import Runner, member_groups
 from peppermill.engines.member_weights import MemberWeights
+from peppermill.engines.network_shell import shell_of
 from peppermill.plumbing.nested import output_tensor
 from peppermill.plumbing.networks import device_of
 from peppermill.types import Params
@@ -34,11 +35,12 @@ def compiled(runner: Runner, weights: MemberWeights, members: Members, args: Any
 def compiled_outputs(members: Members, precision: str | None, args: Any, kwargs: Any) -> Tensor:
     """Inside `torch.compile(pep)`: m plain calls that the compiler can follow, with weights made out of its sight."""
     found = []
-    for view, weights in _weights_by_view(members):
+    shell, by_view = _prepared(members)
+    for view, weights in by_view:
 
         def outputs(args: Any, kwargs: Any, weights: list[Params] = weights) -> Tensor:
-            with autocast(device_of(members.model), precision):
-                calls = [torch.func.functional_call(members.model, params, args, kwargs) for params in weights]
+            with autocast(device_of(shell), precision):
+                calls = [torch.func.functional_call(shell, params, args, kwargs) for params in weights]
             return torch.stack([output_tensor(one) for one in calls])
 
         found.append(view.outputs(outputs, args, kwargs))
@@ -46,5 +48,7 @@ def compiled_outputs(members: Members, precision: str | None, args: Any, kwargs:
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
-def _weights_by_view(members: Members) -> list[tuple[View, list[Params]]]:
-    return [(view, list(part.perturbation().members(part.sigma))) for view, part in members.parts()]
+def _prepared(members: Members) -> tuple[nn.Module, list[tuple[View, list[Params]]]]:
+    """A structure of our own around the network's tensors, and each view with the weights of its members."""
+    weights = [(view, list(part.perturbation().members(part.sigma))) for view, part in members.parts()]
+    return shell_of(members.model), weights

@@ -13,10 +13,11 @@ from operator import is_
 from typing import Any, Literal, TypeAlias
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from peppermill.engines import Group, Members
 from peppermill.engines.inference_form import PlainForm, forms_of
+from peppermill.perturbation import Perturbation
 from peppermill.plumbing.networks import refuse_training_mode
 from peppermill.types import Params
 
@@ -120,15 +121,7 @@ class NetworkState:
 def differentiable_groups(members: Members, precision: str | None) -> Iterator[Group]:
     """Members whose outputs can be differentiated by the inputs and by the network's own parameters."""
     refuse_training_mode(members.model)
-    plain, perturbation = PlainForm(members.model, precision), members.perturbation()
-    center = dict(members.model.named_parameters())
-    for member in range(members.count):
-        params = {}
-        if members.sigma != 0:
-            direction = perturbation.direction(member)
-            params = {name: center[name] + members.sigma * step.to(center[name]) for name, step in direction.items()}
-
-        def outputs(args: tuple[Any, ...], kwargs: dict[str, Any], params: Params = params) -> Tensor:
-            return plain(params, args, kwargs).unsqueeze(0)
-
-        yield outputs
+    plain, own = PlainForm(members.model, precision), dict(members.model.named_parameters())
+    perturbation = Perturbation({name: own[name] for name in members.selected}, members.noise, members.size)
+    for params in perturbation.members(members.sigma):
+        yield lambda args, kwargs, params=params: plain(params, args, kwargs).unsqueeze(0)  # type: ignore[misc]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import copy
+import gc
 import warnings
 import zlib
-from collections import deque
 from functools import partial
 from types import FunctionType
 from typing import Any
@@ -148,16 +148,8 @@ def attributes_of(model: nn.Module) -> list[Any]:
             found.append(0 if value.is_inference() else value._version)
         elif isinstance(value, np.ndarray):
             found.append(zlib.crc32(value.tobytes()))
-        elif isinstance(value, dict):
-            pending += [*value, *value.values()]
-        elif isinstance(value, (list, tuple, set, deque)):
-            pending += value
-        elif isinstance(value, partial):
-            pending += [value.func, *value.args, *value.keywords.values()]
         else:
-            pending += getattr(value, "__dict__", {}).values()
-            slots = [name for kind in type(value).__mro__ for name in vars(kind).get("__slots__", ())]
-            pending += [getattr(value, name, None) for name in slots]
+            pending += gc.get_referents(value)
     return found
 
 

@@ -20,7 +20,7 @@ from peppermill.plumbing.networks import as_network
 from peppermill.plumbing.warnings import warn_user
 from peppermill.predictions import likelihood_of, predict
 from peppermill.recipe import Fingerprint, difference, fingerprint
-from peppermill.types import Data, Likelihood
+from peppermill.types import Data, Likelihood, LikelihoodLike
 
 KIND = "peppermill abstention"
 VERSION = 1
@@ -65,9 +65,9 @@ def abstain(
     *,
     risk: float = 0.01,
     confidence: float = 0.95,
-    likelihood: str | Likelihood | None = None,
+    likelihood: LikelihoodLike | None = None,
 ) -> Abstention:
-    """The rule that keeps most items while the error rate of those kept is at most `risk`, with this confidence.
+    """The rule that keeps most items while the error rate of those kept is at most `risk`, with this `confidence`.
 
     The validation items must be like those to come, and nothing, not even sigma, may have been tuned on them. An exact
     binomial test of "more errors than `risk`" at each of 20 thresholds, the highest first, has a twentieth of the
@@ -108,13 +108,12 @@ def abstain(
         warn_user(
             f"no threshold keeps the error rate below {risk:g} with {100 * confidence:g} % confidence on {items:,} "
             f"validation items, so the rule keeps nothing: the smallest risk that can be promised is "
-            f"{math.ceil(1000 * smallest) / 1000:g}. "
-            "Use more items, or promise less."
+            f"{math.ceil(1000 * smallest) / 1000:g}. Use more items, or promise less."
         )
     return Abstention(predictor, chosen, threshold, risk, confidence, kept / items, smallest)
 
 
-def load_abstention(path: str | Path, predictor: Any, *, likelihood: str | Likelihood | None = None) -> Abstention:
+def load_abstention(path: str | Path, predictor: Any, *, likelihood: LikelihoodLike | None = None) -> Abstention:
     """The rule that `save` wrote, for the predictor for which it was found; any other is refused."""
     content, predictor = read_json(path, KIND, VERSION), as_network(predictor)
     numbers: list[Any] = [content.get(name) for name in NUMBERS]
@@ -124,9 +123,8 @@ def load_abstention(path: str | Path, predictor: Any, *, likelihood: str | Likel
     if not changed and content["predictor"] != (own := settings_of(predictor)):
         changed = f"it is {own}, the saved one {content['predictor']}"
     if changed:
-        raise ValueError(
-            f"{path} holds a rule for another predictor: this {type(predictor).__name__} differs, {changed}."
-        )
+        kind = type(predictor).__name__
+        raise ValueError(f"{path} holds a rule for another predictor: this {kind} differs, {changed}.")
     return Abstention(predictor, likelihood_of(predictor, likelihood), *numbers)
 
 

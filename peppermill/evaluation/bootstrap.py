@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,23 +17,36 @@ from torch import Tensor
 
 RESAMPLES = 2000
 CHUNK = 2**24  # numbers drawn at once
+ROUNDING = 1e-12  # terms above minus this are not negative
 
-#: A score as a function of how often each example counts: weights [rows, E] give [rows]; None counts every one once.
-Weighted: TypeAlias = Callable[[np.ndarray | None], Any]
+
+@dataclass(frozen=True)
+class Estimate:
+    """A score and its interval."""
+
+    value: float
+    lower: float
+    upper: float
 
 
 @dataclass(frozen=True)
 class ExampleSums:
-    """A quantity summed over the items of each of E examples, [E] or [E, d], and the number of those items, [E]."""
+    """The terms of a score, summed over the items of each of E examples, [E] or [E, d], and the number of items, [E].
+
+    The score is their mean over items, or `combine` of it.
+    """
 
     totals: np.ndarray
     counts: np.ndarray
+    combine: Callable[[np.ndarray], np.ndarray] | None = None
 
-    def mean(self, weights: np.ndarray | None = None) -> Any:
-        """The mean over items; with weights [rows, E], one mean for each row."""
+    def value(self, weights: np.ndarray | None = None) -> Any:
+        """The score of all items; with weights [rows, E], how often each example counts, one score for each row."""
         if weights is None:
-            return self.totals.sum(axis=0) / self.counts.sum()
-        return ((weights @ self.totals).T / (weights @ self.counts)).T
+            mean = self.totals.sum(axis=0) / self.counts.sum()
+        else:
+            mean = ((weights @ self.totals).T / (weights @ self.counts)).T
+        return self.combine(mean) if self.combine else mean
 
 
 def sum_by_example(values: Tensor, examples: Tensor | None, cells: Tensor | None = None, bins: int = 1) -> ExampleSums:
@@ -46,8 +59,24 @@ def sum_by_example(values: Tensor, examples: Tensor | None, cells: Tensor | None
     return ExampleSums((totals if cells is None else totals.view(-1, bins)).numpy(), counts.double().numpy())
 
 
-def resample(scores: Mapping[str, Weighted], examples: int, seed: int) -> dict[str, np.ndarray]:
-    """Every score, [resamples], of the same bootstrap resamples of the examples."""
+def estimate(scores: Mapping[str, ExampleSums], level: float, seed: int) -> dict[str, Estimate]:
+    """Every score with its interval, from the same resamples of the examples."""
+    examples = len(next(iter(scores.values())).counts)
+    resampled = resample({name: score.value for name, score in scores.items()}, examples, seed)
+    found = {}
+    for name, score in scores.items():
+        value = float(score.value())
+        lower, upper = interval(value, resampled[name], level, examples)
+        if score.combine or score.totals.min() > -ROUNDING:  # centering may move a bound below 0, where it never is
+            lower, upper = max(0.0, lower), max(0.0, upper)
+        found[name] = Estimate(value, lower, upper)
+    return found
+
+
+def resample(
+    scores: Mapping[str, Callable[[np.ndarray], np.ndarray]], examples: int, seed: int
+) -> dict[str, np.ndarray]:
+    """Every score, [resamples], a function of weights [rows, E], of the same bootstrap resamples of the examples."""
     generator = np.random.default_rng(seed)
     step = max(1, CHUNK // examples)
     found: dict[str, list[np.ndarray]] = {name: [] for name in scores}

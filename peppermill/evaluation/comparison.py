@@ -6,28 +6,27 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
 from peppermill import metrics
 from peppermill.data import Batches
-from peppermill.evaluation.bootstrap import CHUNK, interval, p_value_of, resample
+from peppermill.evaluation.bootstrap import CHUNK, ExampleSums, interval, p_value_of, resample
 from peppermill.evaluation.scores import (
     ByScore,
-    ItemScore,
     check_level,
     column_of,
     item_scores,
     number,
     p_text,
     predictions_of,
-    score_named,
     signed,
 )
+from peppermill.metrics import SCORES
 from peppermill.plumbing.display import Table, shows_table
-from peppermill.types import Data, Likelihood
+from peppermill.types import Data, LikelihoodLike
 
 PERMUTATIONS = 9999
 
@@ -58,14 +57,6 @@ class Comparison(ByScore[Difference]):
     items: int
     bins: int
     level: float
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Difference:
-            return score_named(name, self.__dict__.get("differences", {}))
-
-    def __dir__(self) -> list[str]:
-        return [*super().__dir__(), *self.differences]
 
     def __str__(self) -> str:
         d = self.differences["nll"]
@@ -99,9 +90,9 @@ def compare(
     bins: int = metrics.BINS,
     level: float = 0.95,
     seed: int = 0,
-    likelihood: str | Likelihood | None = None,
+    likelihood: LikelihoodLike | None = None,
 ) -> Comparison:
-    """Is the second predictor better than the first? Paired differences, intervals and p-values on the same items.
+    """Is the `second` predictor better than the `first`? Paired differences, intervals and p-values on the same items.
 
     NLL and Brier: interval and p-value of the paired t test, and a sign-flip permutation test; ECE: both from the
     bootstrap; error: interval from the bootstrap, p-value of the exact McNemar test. All are over
@@ -120,16 +111,18 @@ def compare(
     def difference(name: str, weights: np.ndarray | None) -> Any:
         return seconds[name].value(weights) - firsts[name].value(weights)
 
-    count = len(firsts["nll"].terms.counts)
-    resampled = resample({name: partial(difference, name) for name in firsts}, count, seed)
-    differences = {name: _difference(firsts[name], seconds[name], resampled[name], level, seed) for name in firsts}
+    resampled = resample({name: partial(difference, name) for name in firsts}, len(firsts["nll"].counts), seed)
+    differences = {
+        name: _difference(SCORES[name].binary, first, seconds[name], resampled[name], level, seed)
+        for name, first in firsts.items()
+    }
     return Comparison(differences, len(one.labels), bins, level)
 
 
 def compare_all(
     first: Any, others: Mapping[str, Any], data: Data | Batches | None = None, **options: Any
 ) -> dict[str, Comparison]:
-    """Each of several predictors against the first; p-values corrected, score by score, for their number (Holm)."""
+    """Each of the `others` against the `first`, with the `options` of `compare`; p-values corrected (Holm) by score."""
     one = predictions_of(first, data, options.get("likelihood"), *others.values())
     found = {name: compare(one, other, data, **options) for name, other in others.items()}
     for score in next(iter(found.values())).differences if found else ():
@@ -141,10 +134,7 @@ def compare_all(
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """P-values corrected for testing several methods at once (Holm, 1979).
-
-    The chance of any false alarm stays at the level.
-    """
+    """P-values corrected for several tests (Holm, 1979): the chance of any false alarm stays at the level."""
     order = np.argsort(p_values)
     scaled = np.asarray(p_values)[order] * np.arange(len(p_values), 0, -1)
     corrected = np.empty(len(p_values))
@@ -152,46 +142,35 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return [float(p) for p in corrected]
 
 
-def _difference(first: ItemScore, second: ItemScore, resampled: np.ndarray, level: float, seed: int) -> Difference:
-    was = float(first.value())
-    value = float(second.value()) - was
-    before, after, counts = first.terms.totals, second.terms.totals, first.terms.counts
-    bounds = interval(value, resampled, level, len(counts))
-    if first.row.combine:
-        return Difference(value, *bounds, p_value_of(value, resampled), "bootstrap", before=was)
-    if first.row.binary and counts.max() == 1:
-        return Difference(value, *bounds, _mcnemar(before, after), "McNemar", before=was)
-    return Difference(value, *_paired_tests((after - before) / counts.mean(), level, seed), was)
-
-
-def _mcnemar(first: np.ndarray, second: np.ndarray) -> float:
-    """The exact test on the items that only one of the two gets right."""
+def _difference(
+    binary: bool, first: ExampleSums, second: ExampleSums, resampled: np.ndarray, level: float, seed: int
+) -> Difference:
     from scipy import stats  # slow to import, so not at the top
 
-    only_first, only_second = int((first < second).sum()), int((first > second).sum())
-    return float(stats.binomtest(only_first, only_first + only_second).pvalue) if only_first + only_second else 1.0
-
-
-def _paired_tests(differences: np.ndarray, level: float, seed: int) -> tuple[float, float, float, str, float]:
-    """The interval and the p-value of the t test, and the p-value of the sign-flip test.
-
-    Under the null hypothesis of the second, both signs of a difference are equally likely.
-    """
-    from scipy import stats
-
-    if len(differences) < 2 or not differences.any():
-        ends = math.inf if len(differences) < 2 else 0.0
-        return -ends, ends, 1.0, "paired t", 1.0
+    was, counts = float(first.value()), first.counts
+    value, changes = float(second.value()) - was, second.totals - first.totals
+    bounds = interval(value, resampled, level, len(counts))
+    if first.combine:
+        return Difference(value, *bounds, p_value_of(value, resampled), "bootstrap", before=was)
+    if binary and counts.max() == 1:  # the exact test on the items that only one of the two gets right
+        only_first, only_one = int((changes > 0).sum()), int((changes != 0).sum())
+        p_value = float(stats.binomtest(only_first, only_one).pvalue) if only_one else 1.0
+        return Difference(value, *bounds, p_value, "McNemar", before=was)
+    changes = changes / counts.mean()
+    if len(changes) < 2 or not changes.any():
+        ends = math.inf if len(changes) < 2 else 0.0
+        return Difference(value, -ends, ends, 1.0, "paired t", 1.0, was)
+    # The sign-flip test: without an effect, both signs of a difference are equally likely. scipy's `permutation_test`
+    # with `permutation_type="samples"` draws the same signs, at five times the cost.
     generator = np.random.default_rng(seed)
-    # scipy's `permutation_test` with `permutation_type="samples"` draws the same signs, at five times the cost.
-    permuted = stats.monte_carlo_test(
-        differences,
-        lambda size: differences * (2 * generator.integers(2, size=size, dtype=np.int8) - 1),
+    flipped = stats.monte_carlo_test(
+        changes,
+        lambda size: changes * (2 * generator.integers(2, size=size, dtype=np.int8) - 1),
         lambda x, axis: x.mean(axis=axis),
         vectorized=True,
         n_resamples=PERMUTATIONS,
-        batch=max(1, CHUNK // len(differences)),
+        batch=max(1, CHUNK // len(changes)),
     )
-    found = stats.ttest_1samp(differences, 0.0)
-    lower, upper = map(float, found.confidence_interval(level))
-    return lower, upper, float(found.pvalue), "paired t", float(permuted.pvalue)
+    paired = stats.ttest_1samp(changes, 0.0)
+    lower, upper = map(float, paired.confidence_interval(level))
+    return Difference(value, lower, upper, float(paired.pvalue), "paired t", float(flipped.pvalue), was)

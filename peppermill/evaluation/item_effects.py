@@ -94,26 +94,27 @@ def effects_of(
     """The effects from the network's predictions and one pass of the members."""
     if network.likelihood.name == "gaussian":
         raise ValueError("`helped_and_hurt` ranks items by the probability of their class: a regression has none.")
-    labels, averaged = members.labels, calibrator(members.averaged)
-    before, after = network.log_probs.argmax(dim=1), averaged.argmax(dim=1)
-    likelihoods = [p.gather(1, labels[:, None]).squeeze(1).double() for p in (network.log_probs, averaged)]
-    was, now = (log_likelihood.exp() for log_likelihood in likelihoods)
+    labels, both = members.labels, (network.log_probs, calibrator(members.averaged))
+    before, after = (log_probs.argmax(dim=1) for log_probs in both)
+    log_likelihoods = [log_probs.gather(1, labels[:, None]).squeeze(1).double() for log_probs in both]
+    was, now = (log_likelihood.exp() for log_likelihood in log_likelihoods)
     order = (now - was).argsort(descending=True, stable=True)
+    counts = torch.bincount(labels.cpu(), minlength=both[1].shape[1])
+    sums = (torch.bincount(labels.cpu(), -each.cpu(), minlength=len(counts)) for each in log_likelihoods)
 
     def effect(i: int) -> Effect:
         each = tuple(members.member_log_likelihoods[:, i].double().exp().tolist())
         return Effect(i, int(labels[i]), int(before[i]), int(after[i]), float(was[i]), float(now[i]), each)
 
-    ranked, reverse = order[:count].tolist(), order.flip(0)[:count].tolist()
     return Effects(
-        helped=tuple(effect(i) for i in ranked if now[i] > was[i]),
-        hurt=tuple(effect(i) for i in reverse if now[i] < was[i]),
+        helped=tuple(effect(i) for i in order[:count].tolist() if now[i] > was[i]),
+        hurt=tuple(effect(i) for i in order.flip(0)[:count].tolist() if now[i] < was[i]),
         items=len(labels),
         gained=int((now > was).sum()),
         lost=int((now < was).sum()),
         corrected=int(((before != labels) & (after == labels)).sum()),
         spoiled=int(((before == labels) & (after != labels)).sum()),
-        classes=_by_class(averaged.shape[1], labels, *likelihoods),
+        classes=ClassEffects(counts, *(total / counts for total in sums)),
         temperature=getattr(calibrator, "temperature", 1.0),
     )
 
@@ -140,13 +141,3 @@ def with_images(effects: Effects, inputs: Mapping[int, Tensor]) -> Effects:
         return tuple(replace(e, image=thumbnail(inputs[e.item]) if e.item in inputs else None) for e in shown)
 
     return replace(effects, helped=pictured(effects.helped), hurt=pictured(effects.hurt))
-
-
-def _by_class(classes: int, labels: Tensor, network: Tensor, ensemble: Tensor) -> ClassEffects:
-    """From ln L_i, [N], under the network and under the ensemble."""
-
-    def total(values: Tensor) -> Tensor:
-        return torch.zeros(classes, dtype=torch.float64, device=labels.device).index_add_(0, labels, values)
-
-    items = total(torch.ones_like(network))
-    return ClassEffects(items.long(), -total(network) / items, -total(ensemble) / items)

@@ -18,14 +18,13 @@ from torch import Tensor
 from peppermill.calibrators import UNCALIBRATED
 from peppermill.data import Batches
 from peppermill.ensemble import PepEnsemble
-from peppermill.evaluation.bootstrap import interval, resample, sum_by_example
-from peppermill.evaluation.scores import Estimate
+from peppermill.evaluation.bootstrap import Estimate, estimate, sum_by_example
 from peppermill.likelihood import ensemble_log_likelihoods, first_items
 from peppermill.passes import MemberPass
 from peppermill.plumbing.display import Table, shows_table
 from peppermill.plumbing.nested import as_arguments
 from peppermill.plumbing.progress import progress
-from peppermill.types import Data, Inputs, Tick
+from peppermill.types import Data
 
 SUBSETS = 64  # of each size at most
 
@@ -68,48 +67,60 @@ class SizeCurve:
 
 
 def size_curve(
-    pep: PepEnsemble, data: Data | Batches, *, sizes: Sequence[int] | None = None, level: float = 0.95, seed: int = 0
+    pep: PepEnsemble,
+    data: Data | Batches | MemberPass,
+    *,
+    sizes: Sequence[int] | None = None,
+    level: float = 0.95,
+    seed: int = 0,
 ) -> SizeCurve:
     """NLL against the number of members, at the cost of one prediction of the ensemble.
 
     The default `sizes` are 1 to m, or a dozen of these; m itself is always included. Intervals are bootstrapped over
-    examples, with `seed`.
+    examples, with `seed`. `pep.member_pass(data)` takes the place of data if the ensemble has no calibrator.
     """
-    batches = data if isinstance(data, Batches) else Batches(data, pep.model)
+    dozen = np.geomspace(1, pep.size, 12).round().astype(int).tolist() if pep.size > 12 else range(1, pep.size)
+    wanted = sorted({*(dozen if sizes is None else sizes), pep.size})
+    if wanted[0] < 1 or wanted[-1] > pep.size:
+        raise ValueError(f"`sizes={list(sizes or ())}` must lie in 1..{pep.size}, the members that the ensemble has.")
+    noise = pep.recipe.noise
+    paired = noise.antithetic and not noise.draws and pep.size > 1
+    subsets = {size: _subsets(size, pep.size, 2 if paired else 1) for size in wanted}
     if pep.calibrator == UNCALIBRATED:
-        return size_curve_of(pep, pep.member_pass(batches), sizes=sizes, level=level, seed=seed)
-    subsets = _subsets_by_size(pep, sizes)
-    with torch.no_grad(), progress(f"{pep.size} members at sigma = {pep.sigma:.4g}") as tick:
-        parts = [_calibrated(pep, inputs, labels, subsets, tick) for inputs, labels in batches]
-    examples = torch.cat([first_items(pep.likelihood, labels) for _, labels in batches]).cumsum(0) - 1
-    return _curve(list(subsets), torch.cat(parts, dim=1), examples, level, seed)
+        members = data if isinstance(data, MemberPass) else pep.member_pass(data)
+        nll, examples = -_averages(members.member_log_likelihoods, subsets, lambda averaged: averaged), members.examples
+    elif isinstance(data, MemberPass):
+        raise ValueError("a calibrator needs every class, not the label's alone: give `size_curve` the data.")
+    else:
+        batches = data if isinstance(data, Batches) else Batches(data, pep.model)
+        nll = -_calibrated(pep, batches, subsets)
+        examples = torch.cat([first_items(pep.likelihood, labels) for _, labels in batches]).cumsum(0) - 1
+    if broken := int((~nll.isfinite()).any(dim=0).sum()):
+        raise ValueError(
+            f"the NLL of {broken:,} of {nll.shape[1]:,} items is not finite: check the weights and the data."
+        )
+    rows = {f"{size}": row for size, row in zip(subsets, nll, strict=True)}
+    rows |= {f"{size} against all": row - nll[-1] for size, row in zip(subsets, nll, strict=True)}
+    found = estimate({name: sum_by_example(row, examples) for name, row in rows.items()}, level, seed)
+    estimates, count = tuple(found.values()), len(subsets)
+    return SizeCurve(tuple(subsets), estimates[:count], estimates[count:], nll.shape[1], level)
 
 
-def size_curve_of(
-    pep: PepEnsemble, members: MemberPass, *, sizes: Sequence[int] | None = None, level: float = 0.95, seed: int = 0
-) -> SizeCurve:
-    """The curve of an ensemble without a calibrator, from a pass of its members."""
-    if pep.calibrator != UNCALIBRATED:
-        raise ValueError("a calibrator needs every class, not the label's alone: use `size_curve`.")
-    subsets = _subsets_by_size(pep, sizes)
-    averages = _averages(members.member_log_likelihoods, subsets, lambda averaged: averaged)
-    return _curve(list(subsets), averages, members.examples, level, seed)
+@torch.no_grad()
+def _calibrated(pep: PepEnsemble, batches: Batches, subsets: Mapping[int, list[Subset]]) -> Tensor:
+    """Log-likelihoods of the calibrated ensembles of each size, [sizes, N]."""
+    parts = []
+    with progress(f"{pep.size} members at sigma = {pep.sigma:.4g}") as tick:
+        for inputs, labels in batches:
+            args, kwargs = as_arguments(inputs)
+            found = [pep.likelihood.items(p.double(), labels) for p in pep.member_predictions(*args, **kwargs)]
 
+            def read(averaged: Tensor, counted: Tensor = found[0][1]) -> Tensor:
+                return pep.likelihood.log_likelihoods(pep.calibrator(averaged), counted)
 
-def _calibrated(
-    pep: PepEnsemble, inputs: Inputs, labels: Tensor, subsets: Mapping[int, list[Subset]], tick: Tick
-) -> Tensor:
-    """Log-likelihoods of the calibrated ensembles of each size, [sizes, n], for one batch."""
-    args, kwargs = as_arguments(inputs)
-    found = pep.member_predictions(*args, **kwargs)
-    items = [pep.likelihood.items(prediction.double(), labels) for prediction in found]
-    tick(len(labels) * len(found))
-    members, counted = torch.stack([item[0] for item in items]), items[0][1]
-
-    def read(averaged: Tensor) -> Tensor:
-        return pep.likelihood.log_likelihoods(pep.calibrator(averaged), counted)
-
-    return _averages(members, subsets, read)
+            parts.append(_averages(torch.stack([member for member, _ in found]), subsets, read))
+            tick(len(labels) * len(found))
+    return torch.cat(parts, dim=1)
 
 
 def _averages(values: Tensor, subsets: Mapping[int, list[Subset]], read: Callable[[Tensor], Tensor]) -> Tensor:
@@ -121,47 +132,18 @@ def _averages(values: Tensor, subsets: Mapping[int, list[Subset]], read: Callabl
     return torch.stack(rows)
 
 
-def _curve(sizes: list[int], log_likelihoods: Tensor, examples: Tensor | None, level: float, seed: int) -> SizeCurve:
-    nll = -log_likelihoods.double()
-    broken = int((~nll.isfinite()).any(dim=0).sum())
-    if broken:
-        raise ValueError(
-            f"the NLL of {broken:,} of {nll.shape[1]:,} items is not finite: check the weights and the data."
-        )
-    values = {f"{size}": row for size, row in zip(sizes, nll, strict=True)}
-    values |= {f"{size} against all": row - nll[-1] for size, row in zip(sizes, nll, strict=True)}
-    rows = {name: sum_by_example(row, examples) for name, row in values.items()}
-    count = len(rows[f"{sizes[0]}"].counts)
-    resampled = resample({name: row.mean for name, row in rows.items()}, count, seed)
-    means = {name: float(row.mean()) for name, row in rows.items()}
-    estimates = [Estimate(mean, *interval(mean, resampled[name], level, count)) for name, mean in means.items()]
-    return SizeCurve(tuple(sizes), tuple(estimates[: len(sizes)]), tuple(estimates[len(sizes) :]), nll.shape[1], level)
-
-
-def _subsets_by_size(pep: PepEnsemble, sizes: Sequence[int] | None) -> dict[int, list[Subset]]:
-    """Subsets of the members by their size, ascending to all m."""
-    dozen = np.geomspace(1, pep.size, 12).round().astype(int).tolist() if pep.size > 12 else range(1, pep.size)
-    wanted = sorted({*(dozen if sizes is None else sizes), pep.size})
-    if wanted[0] < 1 or wanted[-1] > pep.size:
-        raise ValueError(f"`sizes={list(sizes or ())}` must lie in 1..{pep.size}, the members that the ensemble has.")
-    noise = pep.recipe.noise
-    paired = noise.antithetic and not noise.draws and pep.size > 1
-    return {size: _subsets(size, pep.size, 2 if paired else 1) for size in wanted}
-
-
 def _subsets(size: int, members: int, width: int) -> list[Subset]:
     """Subsets of whole blocks of `width` members, and of one more member if the size is not a multiple of `width`."""
     blocks = [tuple(range(first, first + width)) for first in range(0, members - width + 1, width)]
     count, single = divmod(size, width)
+
+    def more(subset: Subset) -> list[Subset]:
+        return [(member,) for member in range(members) if member not in subset] if single else [()]
+
     if comb(len(blocks), count) * (members - count * width if single else 1) <= SUBSETS:
         every = [tuple(chain(*chosen)) for chosen in combinations(blocks, count)]
-        return [(*subset, *more) for subset in every for more in _more(subset, members, single)]
+        return [(*subset, *last) for subset in every for last in more(subset)]
     generator = np.random.default_rng([size, members])
     orders = [generator.permutation(len(blocks))[:count] for _ in range(SUBSETS)]
     subsets = [tuple(chain(*(blocks[k] for k in order))) for order in orders]
-    return [(*subset, *generator.choice(_more(subset, members, single)).tolist()) for subset in subsets]
-
-
-def _more(subset: Subset, members: int, single: int) -> list[Subset]:
-    """What completes a subset: nothing, or any one of the other members."""
-    return [(member,) for member in range(members) if member not in subset] if single else [()]
+    return [(*subset, *generator.choice(more(subset)).tolist()) for subset in subsets]

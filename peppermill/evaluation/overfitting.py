@@ -7,9 +7,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
-import numpy as np
 from torch import Tensor, nn
 
 from peppermill.curvature.analysis import local_analysis
@@ -21,7 +20,7 @@ from peppermill.plumbing.display import Table, shows_table
 from peppermill.plumbing.progress import progress
 from peppermill.predictions import predict
 from peppermill.sources.weight_files import check_architecture, load_weights
-from peppermill.types import Data, Likelihood
+from peppermill.types import Data, LikelihoodLike
 
 #: The quantities that are compared with overfitting, in words.
 NAMES = {
@@ -32,18 +31,13 @@ NAMES = {
     "fisher_trace": "Fisher trace, per item",
 }
 
+CURVATURE = ("laplacian", "laplacian_error", "fisher_trace", "effect_rate", "effect_rate_error")
 MIN_CHECKPOINTS = 3
-
-#: Files of weights, or weights by name.
-Checkpoints: TypeAlias = Sequence[str | Path] | Mapping[str, Mapping[str, Tensor]]
 
 
 @dataclass(frozen=True)
 class ProbedCheckpoint:
-    """One checkpoint: mean NLL on training and test data, sigma* and the curvature from validation data.
-
-    The PEP effect is the mean gain in test log-likelihood; the traces and the effect rate are means over items too.
-    """
+    """One checkpoint: mean NLL on training and test data, sigma* and the curvature from validation data, per item."""
 
     name: str
     train_nll: float
@@ -63,6 +57,7 @@ class ProbedCheckpoint:
 
     @property
     def pep_effect(self) -> float:
+        """The mean gain in test log-likelihood."""
         return self.test_nll - self.pep_nll
 
 
@@ -102,7 +97,7 @@ class OverfittingProbe:
 
 def probe_overfitting(
     model: nn.Module,
-    checkpoints: Checkpoints,
+    checkpoints: Sequence[str | Path] | Mapping[str, Mapping[str, Tensor]],
     *,
     train: Data,
     validation: Data,
@@ -111,7 +106,7 @@ def probe_overfitting(
     size: int = 10,
     probes: int = 8,
     seed: int = 0,
-    likelihood: str | Likelihood = "categorical",
+    likelihood: LikelihoodLike = "categorical",
     batch_size: int = 500,
 ) -> OverfittingProbe:
     """Overfitting, sigma*, PEP effect and curvature of each checkpoint of a network, and their rank correlations.
@@ -130,8 +125,8 @@ def probe_overfitting(
             "ranks to correlate."
         )
     check_architecture(model, named)
-    given = {"train": train, "validation": validation, "test": test}
-    data = {name: Batches(part, model, argument=name, batch_size=batch_size) for name, part in given.items()}
+    parts = {"train": train, "validation": validation, "test": test}
+    data = {name: Batches(part, model, argument=name, batch_size=batch_size) for name, part in parts.items()}
     options: dict[str, Any] = {"parameters": parameters, "likelihood": likelihood}
 
     def nll(predictor: Any, part: str) -> float:
@@ -151,11 +146,7 @@ def probe_overfitting(
                     test_nll=nll(network, "test"),
                     pep_nll=nll(pep, "test"),
                     sigma=pep.sigma,
-                    laplacian=local.laplacian / local.items,
-                    laplacian_error=local.laplacian_error / local.items,
-                    fisher_trace=local.fisher_trace / local.items,
-                    effect_rate=local.effect_rate / local.items,
-                    effect_rate_error=local.effect_rate_error / local.items,
+                    **{quantity: getattr(local, quantity) / local.items for quantity in CURVATURE},
                 )
             )
             tick(1)
@@ -164,13 +155,10 @@ def probe_overfitting(
 
 def correlations(points: Sequence[ProbedCheckpoint]) -> dict[str, Correlation]:
     """The rank correlation of overfitting with each quantity that is not constant."""
-    overfitting = [point.overfitting for point in points]
-    columns = {name: [getattr(point, name) for point in points] for name in NAMES}
-    return {
-        name: rank_correlation(overfitting, values)
-        for name, values in columns.items()
-        if len(set(values)) > 1 and len(set(overfitting)) > 1
-    }
+    columns = {name: [getattr(point, name) for point in points] for name in ("overfitting", *NAMES)}
+    vary = {name: values for name, values in columns.items() if len(set(values)) > 1}
+    overfitting = vary.pop("overfitting", None)
+    return {name: rank_correlation(overfitting, values) for name, values in vary.items()} if overfitting else {}
 
 
 def rank_correlation(first: Sequence[float], second: Sequence[float]) -> Correlation:
@@ -179,8 +167,8 @@ def rank_correlation(first: Sequence[float], second: Sequence[float]) -> Correla
 
     found = stats.spearmanr(first, second)
     rho, count = float(found.statistic), len(first)
-    if count < 4 or abs(rho) == 1:
-        return Correlation(rho, -1.0 if count < 4 else rho, 1.0 if count < 4 else rho, float(found.pvalue))
-    half = stats.norm.ppf(0.975) * math.sqrt((1 + rho**2 / 2) / (count - 3))
-    lower, upper = np.tanh([np.arctanh(rho) - half, np.arctanh(rho) + half])
-    return Correlation(rho, float(lower), float(upper), float(found.pvalue))
+    lower, upper = (-1.0, 1.0) if count < 4 else (rho, rho)
+    if count > 3 and abs(rho) < 1:
+        half = stats.norm.ppf(0.975) * math.sqrt((1 + rho**2 / 2) / (count - 3))
+        lower, upper = (math.tanh(math.atanh(rho) + end) for end in (-half, half))
+    return Correlation(rho, lower, upper, float(found.pvalue))

@@ -7,31 +7,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-import numpy as np
-
 from peppermill import metrics
 from peppermill.data import Batches
-from peppermill.evaluation.bootstrap import ExampleSums, interval, resample, sum_by_example
+from peppermill.evaluation.bootstrap import Estimate, ExampleSums, estimate, sum_by_example
 from peppermill.metrics import SCORES, Score
 from peppermill.plumbing.display import Table, shows_table
 from peppermill.predictions import Predictions, likelihood_of, predict
-from peppermill.types import Data, Likelihood
+from peppermill.types import Data, LikelihoodLike
 
 Value = TypeVar("Value")
-ROUNDING = 1e-12  # scores above minus this are not negative
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A score and its interval."""
-
-    value: float
-    lower: float
-    upper: float
 
 
 class ByScore(Generic[Value]):
-    """The names of the scores for type checkers, so that these refuse a misspelled one."""
+    """A result that holds a mapping by the names of the scores, each an attribute; type checkers know the names."""
 
     nll: Value
     brier: Value
@@ -39,6 +27,22 @@ class ByScore(Generic[Value]):
     error: Value
     aurc: Value
     rmse: Value
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *_mapping(self)]
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Value:
+            known = _mapping(self)
+            if name not in known:
+                raise AttributeError(f"there is no score `{name}` here, only {', '.join(known)}")
+            return known[name]
+
+
+def _mapping(result: Any) -> Mapping[str, Any]:
+    """The scores of a result, or nothing while it is being copied."""
+    return next((part for part in vars(result).values() if isinstance(part, Mapping)), {})
 
 
 @shows_table
@@ -55,14 +59,6 @@ class Scores(ByScore[Estimate]):
     level: float
     examples: int
 
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Estimate:
-            return score_named(name, self.__dict__.get("estimates", {}))
-
-    def __dir__(self) -> list[str]:
-        return [*super().__dir__(), *self.estimates]
-
     def table(self) -> Table:
         """Each score with its interval."""
         rows = [
@@ -73,19 +69,6 @@ class Scores(ByScore[Estimate]):
         return Table(("score", "value", f"{100 * self.level:g} % interval"), rows, f"{self.items:,} items{within}")
 
 
-@dataclass(frozen=True)
-class ItemScore:
-    """A row of `metrics.SCORES` and its terms for one predictor, summed over the items of each example."""
-
-    row: Score
-    terms: ExampleSums
-
-    def value(self, weights: np.ndarray | None = None) -> Any:
-        """The score of all items, or of each row of weights of the examples, [rows, E]."""
-        means = self.terms.mean(weights)
-        return self.row.combine(means) if self.row.combine else means
-
-
 def evaluate(
     predictor: Any,
     data: Data | Batches | None = None,
@@ -93,7 +76,7 @@ def evaluate(
     bins: int = metrics.BINS,
     level: float = 0.95,
     seed: int = 0,
-    likelihood: str | Likelihood | None = None,
+    likelihood: LikelihoodLike | None = None,
 ) -> Scores:
     """The scores of a predictor on labelled data, each with a bootstrap interval over examples.
 
@@ -102,36 +85,20 @@ def evaluate(
     check_level(level)
     predictions = predictions_of(predictor, data, likelihood)
     scores = item_scores(predictions, bins)
-    examples = len(scores["nll"].terms.counts)
-    resampled = resample({name: score.value for name, score in scores.items()}, examples, seed)
-    estimates = {}
-    for name, score in scores.items():
-        value = float(score.value())
-        bounds = interval(value, resampled[name], level, examples)
-        if resampled[name].min() > -ROUNDING:  # centering may move a bound below 0, where this score never is
-            bounds = max(0.0, bounds[0]), max(0.0, bounds[1])
-        estimates[name] = Estimate(value, *bounds)
-    return Scores(estimates, len(predictions.labels), bins, level, examples)
+    examples = len(scores["nll"].counts)
+    return Scores(estimate(scores, level, seed), len(predictions.labels), bins, level, examples)
 
 
-def item_scores(predictions: Predictions, bins: int) -> dict[str, ItemScore]:
-    """Every row of `metrics.SCORES` that is for this likelihood, with its terms."""
+def item_scores(predictions: Predictions, bins: int) -> dict[str, ExampleSums]:
+    """The terms of every row of `metrics.SCORES` that is for this likelihood, summed over the items of each example."""
     task = "regression" if predictions.likelihood.name == "gaussian" else "classification"
     found = {}
     for name, row in SCORES.items():
         if task in row.tasks:
             cells, width = (row.cells(predictions, bins), bins) if row.cells else (None, 1)
-            found[name] = ItemScore(
-                row, sum_by_example(row.terms(predictions, bins), predictions.examples, cells, width)
-            )
+            sums = sum_by_example(row.terms(predictions, bins), predictions.examples, cells, width)
+            found[name] = replace(sums, combine=row.combine)
     return found
-
-
-def score_named(name: str, known: Mapping[str, Any]) -> Any:
-    """What is known under the name of a score, as an attribute of a result."""
-    if name not in known:
-        raise AttributeError(f"there is no score `{name}` here, only {', '.join(known)}")
-    return known[name]
 
 
 def check_level(level: float) -> None:
@@ -141,7 +108,7 @@ def check_level(level: float) -> None:
 
 
 def predictions_of(
-    predictor: Any, data: Data | Batches | None, likelihood: str | Likelihood | None, *others: Any
+    predictor: Any, data: Data | Batches | None, likelihood: LikelihoodLike | None, *others: Any
 ) -> Predictions:
     """Predictions themselves, or those of a predictor on the data; the likelihood may be that of the others."""
     if isinstance(predictor, Predictions):

@@ -12,31 +12,30 @@ from torch import nn
 from peppermill import metrics
 from peppermill.calibrators.temperature import best_temperature
 from peppermill.data import Batches
+from peppermill.engines import Engine, engine_named
 from peppermill.ensemble import PepEnsemble
-from peppermill.evaluation.scores import column_of, item_scores, number, score_named
+from peppermill.evaluation.scores import ByScore, column_of, item_scores, number
 from peppermill.metrics import SCORES
 from peppermill.noise import Noise
-from peppermill.passes import MemberPass, Request, run_members
+from peppermill.passes import MemberPass, run_members
 from peppermill.plumbing.display import Table, shows_table
 from peppermill.plumbing.progress import progress
 from peppermill.predictions import Predictions
-from peppermill.tuning.golden import START
-from peppermill.tuning.search import grow_bracket
+from peppermill.tuning.search import START, grow_bracket
 
 if TYPE_CHECKING:
-    from peppermill.engines import Engine
     from peppermill.parameters import Selection
-    from peppermill.types import Data, Likelihood
+    from peppermill.types import Data, EngineName, LawName, Likelihood, LikelihoodLike, Precision
     from peppermill.views import ViewsLike
 
 STEPS = 20  # of the grid across the peak
 
 
 @dataclass(frozen=True)
-class SweepPoint:
+class SweepPoint(ByScore[float]):
     """One sigma: mean log-likelihoods of the ensemble and of each member, the best T, scores and reliability at T = 1.
 
-    The scores of `metrics.SCORES` are attributes: nll, brier, ece, error.
+    The scores of `metrics.SCORES` are attributes: nll, brier, ece, error, aurc.
     """
 
     sigma: float
@@ -46,9 +45,6 @@ class SweepPoint:
     tempered_log_likelihood: float
     scores: Mapping[str, float]
     reliability: metrics.Reliability
-
-    def __getattr__(self, name: str) -> float:
-        return score_named(name, self.__dict__.get("scores", {}))  # type: ignore[no-any-return]
 
     @property
     def mean_member_log_likelihood(self) -> float:
@@ -98,25 +94,25 @@ def sweep_sigma(
     *,
     parameters: Selection = "kernels",
     size: int = 10,
-    noise: str | Noise = "gaussian",
+    noise: LawName | Noise = "gaussian",
     antithetic: bool = True,
     seed: int = 0,
-    likelihood: str | Likelihood = "categorical",
+    likelihood: LikelihoodLike = "categorical",
     views: ViewsLike = None,
     bins: int = metrics.BINS,
     batch_size: int = 500,
-    engine: str | Engine = "auto",
-    precision: str | None = None,
+    engine: EngineName | Engine = "auto",
+    precision: Precision | None = None,
 ) -> Sweep:
     """L(sigma) and every score on a grid that contains 0; without `sigmas`, the grid has twenty steps across the peak.
 
     The options are those of `fit`, and the same seed gives the same members.
     """
     noise = noise if isinstance(noise, Noise) else Noise(noise, antithetic, seed)
+    engine = engine_named(engine, precision)
     pep = PepEnsemble.at_sigma(
         model, 0.0, parameters=parameters, size=size, noise=noise, likelihood=likelihood, views=views, engine=engine
     )
-    pep = pep.with_engine(engine, precision) if isinstance(engine, str) else pep
     return sweep_ensemble(pep, data, sigmas, bins=bins, batch_size=batch_size)
 
 
@@ -131,14 +127,10 @@ def sweep_ensemble(
     batches = Batches(data, pep.model, batch_size=batch_size)
     items, steps = batches.count_items(), STEPS if sigmas is None else len({*sigmas} - {0.0})
     with progress("sweeping sigma", items and items * (1 + pep.size * steps)) as tick:
-        views, members = pep.recipe.views, pep.perturbation
-        request = Request(pep.model, members, pep.likelihood, pep.engine, batches, tick, views=views)
-
-        def log_likelihood(sigma: float) -> float:
-            return float(run_members(request, sigma).log_likelihoods.sum())
-
+        request = pep.request(batches, tick)
         if sigmas is None:
-            upper = grow_bracket(log_likelihood, START * pep.perturbation.scale()).upper
+            curve = lambda sigma: float(run_members(request, sigma).log_likelihoods.sum())  # noqa: E731
+            upper = grow_bracket(curve, START * pep.perturbation.scale()).upper
             sigmas = [upper * step / STEPS for step in range(1, STEPS + 1)]
         grid = sorted({0.0, *map(float, sigmas)})
         points = tuple(_point(run_members(request, sigma), pep.likelihood, bins) for sigma in grid)

@@ -135,18 +135,8 @@ def named_outputs(likelihood: Likelihood, outputs: Tensor) -> dict[str, Tensor]:
     return {"probabilities": outputs.exp(), "log_probabilities": outputs}
 
 
-def traced(graph: EnsembleGraph, example: Example) -> ExportedProgram:
-    """The ensemble as a graph of operations, for any number of items."""
-    program = torch.export.export(
-        graph, example.arguments, dict(example.keywords), dynamic_shapes=dynamic_shapes(example), strict=False
-    )
-    for node in program.graph.nodes:
-        node.meta.pop("stack_trace", None)  # paths and lines of code on this machine
-    return program
-
-
 def dynamic_shapes(example: Example) -> dict[str, Any]:
-    """Only the batch dimension varies."""
+    """Only the batch dimension varies, and is called so."""
     batch = Dim("batch")
 
     def shapes(value: Any) -> Any:
@@ -157,3 +147,12 @@ def dynamic_shapes(example: Example) -> dict[str, Any]:
         return tuple(map(shapes, value)) if isinstance(value, tuple) else None
 
     return {name: shapes(value) for name, value in example.by_name.items()}
+
+
+def traced(graph: EnsembleGraph, example: Example) -> ExportedProgram:
+    """The ensemble as a graph of operations, for any number of items."""
+    dynamic, keywords = dynamic_shapes(example), dict(example.keywords)
+    program = torch.export.export(graph, example.arguments, keywords, dynamic_shapes=dynamic, strict=False)
+    for node in program.graph.nodes:
+        node.meta.pop("stack_trace", None)  # paths and lines of code on this machine
+    return program

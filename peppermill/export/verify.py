@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
 
 import torch
 from torch import Tensor
 
 from peppermill.ensemble import PepEnsemble
-from peppermill.export import onnx, pt2
 from peppermill.export.ensemble_graph import EnsembleGraph, Example, example_of, named_outputs
+from peppermill.export.formats import FORMATS, Format
 from peppermill.plumbing.files import refuse_unwritable, write_atomically
 from peppermill.plumbing.networks import as_network
 from peppermill.types import Inputs
-
-#: The formats by suffix. A new format is one file with `content`, `run` and `refuse_absent_packages`, and one row here.
-FORMATS: dict[str, ModuleType] = {".pt2": pt2, ".onnx": onnx}
 
 #: The absolute and relative difference that is allowed between file and ensemble, by the type of the weights. Another
 #: order of sums changes the last few bits, and a wrong graph much more.
@@ -60,7 +57,7 @@ def export_ensemble(
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the exporters of torch warn about themselves
-            content: bytes = file_format.content(graph, doubled, about)
+            content = file_format.content(graph, doubled, about)
             found = [file_format.run(content, one) for one in (given, doubled)]
     except MemoryError:
         raise
@@ -93,13 +90,16 @@ def _answers(ensemble: PepEnsemble, example: Example, outputs: Sequence[str] | N
     return {**named_outputs(ensemble.likelihood, found.outputs), **found.values}
 
 
-def format_of(path: str | Path) -> ModuleType:
+def format_of(path: str | Path) -> Format:
     """The format for the suffix of a path; raises if there is none, or if the file cannot be written."""
     suffix = Path(path).suffix.lower()
     if suffix not in FORMATS:
         raise ValueError(f"`path={str(path)!r}` has an unknown suffix: choose one of {', '.join(FORMATS)}.")
     refuse_unwritable(path)
-    FORMATS[suffix].refuse_absent_packages()
+    if absent := [name for name in FORMATS[suffix].packages if find_spec(name) is None]:
+        raise ImportError(
+            f'writing {suffix[1:].upper()} needs {", ".join(absent)}: `pip install "peppermill[{suffix[1:]}]"`.'
+        )
     return FORMATS[suffix]
 
 

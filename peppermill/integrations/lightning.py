@@ -60,10 +60,10 @@ class PepCallback(_callback_class()):  # type: ignore[misc]
     - `path`: where the ensemble is saved; by default pep.json beside the checkpoints.
     - `dataloader`: the number of one of several validation loaders; by default all of them, one after another.
     - `batch`: a function that makes (inputs, labels) from a batch of another form.
-    - `size` is the most passes that a prediction may cost; `parameters`, `noise`, `likelihood`, `views`, `engine`: as
-      in `pm.calibrate`, which chooses calibrator and members. Any other option is one of `pm.fit`, which takes the
-      place of the race; with a temperature, one pass still wins unless the members are better by more than a standard
-      error.
+    - `options`: `size` is the most passes that a prediction may cost; `parameters`, `noise`, `likelihood`, `views`,
+      `engine` are those of `pm.calibrate`, which chooses calibrator and members. Any other option is one of `pm.fit`,
+      as is `temperature=False`, and takes the place of the race; with a temperature, one pass still wins unless the
+      members are better by more than a standard error.
 
     `callback.metrics`, also sent to the loggers, holds sigma, temperature, and the NLL and ECE on the validation data
     before and after.
@@ -112,16 +112,13 @@ class PepCallback(_callback_class()):  # type: ignore[misc]
             two = map_tensors(lambda tensor: tensor[:2], inputs), labels[:2]
             fit(network, two, **{**self.options, "search": Golden(iterations=1)})
 
-    def on_train_end(self, trainer: Any, pl_module: nn.Module) -> None:
-        """Fit PEP; not in `on_fit_end`, because the module has left its device by then."""
-        self._tune(trainer, pl_module)
-
     def on_validation_end(self, trainer: Any, pl_module: nn.Module) -> None:
         """Fit PEP if the user asked for this validation; those within the training are ignored."""
         if trainer.state.fn == "validate":
-            self._tune(trainer, pl_module)
+            self.on_train_end(trainer, pl_module)
 
-    def _tune(self, trainer: Any, pl_module: nn.Module) -> None:
+    def on_train_end(self, trainer: Any, pl_module: nn.Module) -> None:
+        """Fit PEP; not in `on_fit_end`, because the module has left its device by then."""
         network = self._part(pl_module)
         with _evaluating(pl_module):
             data = self._data(trainer, network)
@@ -148,14 +145,12 @@ class PepCallback(_callback_class()):  # type: ignore[misc]
     def _data(self, trainer: Any, network: nn.Module) -> Batches:
         found = trainer.val_dataloaders
         loaders = list(found.values() if isinstance(found, Mapping) else found if isinstance(found, list) else [found])
-        limited = list(zip(loaders, trainer.num_val_batches, strict=True))
+        limited = [_whole(*one) for one in zip(loaders, trainer.num_val_batches, strict=True)]
         if self.dataloader is not None:
             if not 0 <= self.dataloader < len(limited):
-                raise ValueError(
-                    f"`dataloader={self.dataloader}` must be one of the {len(limited)} loaders, from 0 on."
-                )
+                raise ValueError(f"`dataloader={self.dataloader}` must be one of the {len(limited)} loaders, from 0.")
             limited = [limited[self.dataloader]]
-        return Batches(_Loaders([_whole(*one) for one in limited], self.batch), network, argument="val_dataloaders")
+        return Batches(_Loaders(limited, self.batch), network, argument="val_dataloaders")
 
     def _path(self, trainer: Any) -> Path:
         folder = getattr(trainer.checkpoint_callback, "dirpath", None) or trainer.default_root_dir

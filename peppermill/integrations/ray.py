@@ -41,11 +41,8 @@ class PepPredictor:
 
     def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         names = [self.inputs] if isinstance(self.inputs, str) else list(self.inputs)
-        missing = [name for name in names if name not in batch]
-        if missing:
-            raise ValueError(
-                f"`inputs={self.inputs!r}`: the data have no column {missing[0]!r}, only {', '.join(batch)}."
-            )
+        for name in set(names) - batch.keys():
+            raise ValueError(f"`inputs={self.inputs!r}`: the data have no column {name!r}, only {', '.join(batch)}.")
         given = {name: self._tensor(batch[name]) for name in names}
         inputs = given[self.inputs] if isinstance(self.inputs, str) else given
         count = len(batch[names[0]])

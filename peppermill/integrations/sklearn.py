@@ -20,6 +20,7 @@ from peppermill.plumbing.networks import device_of, dtype_of, refuse_training_mo
 from peppermill.predictions import predict
 from peppermill.race import fit_or_calibrate
 from peppermill.tuning import search_named
+from peppermill.types import LawName, SearchName
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin
@@ -55,12 +56,12 @@ class PepClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         classes: Sequence[Any] | None = None,
         parameters: Selection = "kernels",
         size: int = 10,
-        noise: str = "gaussian",
+        noise: LawName = "gaussian",
         antithetic: bool = True,
         lower: float | None = None,
         upper: float | None = None,
         iterations: int | None = None,
-        search: str | None = None,
+        search: SearchName | None = None,
         temperature: bool = True,
         batch_size: int = 500,
         seed: int = 0,
@@ -118,8 +119,7 @@ class PepClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Eq. 9: averaged probabilities, [N, K], a column for each of `classes_`."""
-        probabilities: np.ndarray = np.exp(self.predict_log_proba(X))
-        return probabilities
+        return np.asarray(np.exp(self.predict_log_proba(X)))
 
     def predict_log_proba(self, X: Any) -> np.ndarray:
         """The logarithm of `predict_proba`, exact even if that underflows."""
@@ -127,14 +127,13 @@ class PepClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         X = validate_data(self, X, allow_nd=True, reset=False)
         data = _as_inputs(X, self.pep_), torch.zeros(len(X), dtype=torch.long)  # no prediction depends on a label
         found = predict(self.pep_, Batches(data, self.pep_, batch_size=self.batch_size))
-        log_probs: np.ndarray = found.log_probs.cpu().log_softmax(dim=1).numpy()  # to the last bit of float64
-        return log_probs[:, self.outputs_]
+        log_probs = found.log_probs.cpu().log_softmax(dim=1)  # to the last bit of float64
+        return log_probs.numpy()[:, self.outputs_]
 
     def predict(self, X: Any) -> np.ndarray:
         """The most probable class of each item, [N]."""
-        log_probs = self.predict_log_proba(X)
-        found: np.ndarray = self.classes_[log_probs.argmax(axis=1)]
-        return found
+        best = self.predict_log_proba(X).argmax(axis=1)  # before `classes_`, which an unfitted one has not
+        return np.asarray(self.classes_[best])
 
 
 def _output_numbers(y: np.ndarray, names: np.ndarray) -> np.ndarray:

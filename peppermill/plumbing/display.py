@@ -46,12 +46,9 @@ class Table:
 
 def shows_table(shown: Class) -> Class:
     """Give a class with a method `table` its `repr`, and the HTML that a notebook shows."""
-    methods: dict[str, Any] = {
-        "__repr__": lambda self: str(self.table()),
-        "_repr_html_": lambda self: self.table().html(),
-    }
-    for name, method in methods.items():
-        setattr(shown, name, method)
+    methods: Any = shown
+    methods.__repr__ = lambda self: str(self.table())
+    methods._repr_html_ = lambda self: self.table().html()
     return shown
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import secrets
@@ -19,16 +20,20 @@ def write_atomically(path: str | Path, content: str | bytes) -> None:
     """
     refuse_unwritable(path)
     path = Path(os.path.realpath(path))
-    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{secrets.token_hex(8)}")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         with open(temporary, "xb") as file:
             file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise OSError(
+                f"the disk is full: {path} was not written, and what was finished is kept. Make room and run it again."
+            ) from error
         raise
 
 
@@ -74,13 +79,11 @@ def read_object(path: str | Path) -> Any:
     if os.path.getsize(path) > MAX_JSON_BYTES:
         raise ValueError(f"{path} is larger than {MAX_JSON_BYTES // 10**6} MB: this library did not write it.")
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        return json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise ValueError(f"{path} cannot be read ({error.strerror}).") from error
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not a text file: it is corrupted or holds something else.") from error
-    try:
-        return json.loads(text)
     except (ValueError, RecursionError) as error:
         line = f" (line {error.lineno})" if isinstance(error, json.JSONDecodeError) else ""
         raise ValueError(f"{path} is not JSON{line}: it is truncated or corrupted. Write it again.") from error

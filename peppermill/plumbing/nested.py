@@ -15,51 +15,67 @@ if TYPE_CHECKING:
     from peppermill.types import Inputs
 
 
-def map_tensors(function: Any, value: Any) -> Any:
-    """The same structure with the function applied to each tensor in it; an array becomes a tensor first."""
+def map_arrays(function: Any, value: Any) -> Any:
+    """The same structure with the function applied to each tensor and each array in it."""
     if isinstance(value, (Tensor, np.ndarray)):
-        return function(torch.as_tensor(value))
+        return function(value)
     if isinstance(value, Mapping):
-        return {key: map_tensors(function, part) for key, part in value.items()}
+        return {key: map_arrays(function, part) for key, part in value.items()}
     if isinstance(value, (tuple, list)):
-        return tuple(map_tensors(function, part) for part in value)
+        return tuple(map_arrays(function, part) for part in value)
     return value
+
+
+def map_tensors(function: Any, value: Any) -> Any:
+    """The same; an array becomes a tensor first."""
+    return map_arrays(lambda array: function(torch.as_tensor(array)), value)
+
+
+def placed(inputs: Inputs, device: torch.device, dtype: torch.dtype | None) -> Inputs:
+    """The inputs on a device; floating-point numbers also get the type, unless it is None."""
+    return map_tensors(lambda t: t.to(device, dtype if t.is_floating_point() else None), inputs)
+
+
+def split_inputs(raw: Any) -> tuple[Inputs, Any]:
+    """The inputs of one batch, and its labels if it has them."""
+    if isinstance(raw, Mapping):
+        key = next((key for key in ("labels", "label") if key in raw), None)
+        return {name: value for name, value in raw.items() if name != key}, raw[key] if key else None
+    if isinstance(raw, (tuple, list)):
+        inputs, labels = raw[:-1] or raw, raw[-1] if len(raw) > 1 else None
+        return (inputs[0] if len(inputs) == 1 else tuple(inputs)), labels
+    return raw, None
+
+
+def tensors_of(value: Any) -> list[Tensor]:
+    """The tensors in a structure, in order."""
+    found: list[Tensor] = []
+    map_tensors(found.append, value)
+    return found
 
 
 def digest_of(batch: Any, digest: int = 0) -> int:
     """A number that changes with any tensor in the structure."""
-    total = [digest]
-
-    def add(tensor: Tensor) -> None:
+    for tensor in tensors_of(batch):
         raw = tensor.detach().cpu().contiguous().flatten().view(torch.uint8)
-        total[0] = zlib.crc32(cast(Any, raw.numpy()), total[0])
-
-    map_tensors(add, batch)
-    return total[0]
+        digest = zlib.crc32(cast(Any, raw.numpy()), digest)
+    return digest
 
 
 def shapes_of(inputs: Inputs) -> list[list[int]]:
     """The shapes of the tensors of a batch, in order."""
-    shapes: list[list[int]] = []
-    map_tensors(lambda t: shapes.append(list(t.shape)), inputs)
-    return shapes
+    return [list(tensor.shape) for tensor in tensors_of(inputs)]
 
 
 def bytes_of(inputs: Inputs) -> int:
     """The memory that the tensors of a batch take."""
-    sizes: list[int] = []
-    map_tensors(lambda t: sizes.append(t.nbytes), inputs)
-    return sum(sizes)
-
-
-def same_tensor(before: Tensor, after: Tensor) -> bool:
-    """Whether every value is still the same; NaN equals NaN."""
-    return bool(((before == after) | (before != before)).all())
+    return sum(tensor.nbytes for tensor in tensors_of(inputs))
 
 
 def is_written(before: Tensor, copy: Tensor) -> bool:
     """Whether a call that got this copy wrote to it; writes through numpy or `.data` show in the values alone."""
-    return (not copy.is_inference() and copy._version > 0) or not same_tensor(before, copy)
+    same = (before == copy) | (before != before)  # NaN equals NaN
+    return (not copy.is_inference() and copy._version > 0) or not bool(same.all())
 
 
 class InputGuard:

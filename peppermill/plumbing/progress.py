@@ -17,15 +17,21 @@ BAR_CHARACTERS = 30
 
 @contextmanager
 def progress(what: str, total: int | None = None) -> Iterator[Tick]:
-    """A function to call with the number of items done; `total` is None if nobody knows it."""
-    if not is_shown():
-        yield lambda items: None
-        return
-    line = ProgressLine(what, total)
+    """A function to call with the number of items done; `total` is None if nobody knows it, and may be too small."""
+    start, done, shown = time.monotonic(), 0, 0.0
+
+    def tick(items: int) -> None:
+        nonlocal done, shown
+        done, now = done + items, time.monotonic()
+        if now - start >= DELAY_SECONDS and now - shown >= INTERVAL_SECONDS:
+            shown = now
+            sys.stderr.write(f"\r\033[K{line_of(what, done, total, now - start)}")
+            sys.stderr.flush()
+
     try:
-        yield line.advance
+        yield tick if is_shown() else lambda items: None
     finally:
-        if line.shown:
+        if shown:
             sys.stderr.write("\r\033[K")
             sys.stderr.flush()
 
@@ -35,26 +41,11 @@ def is_shown() -> bool:
     return sys.stderr is not None and (sys.stderr.isatty() or "ipykernel" in sys.modules) and rank() == 0
 
 
-class ProgressLine:
-    """The line itself: what is done, how many items, and since when."""
-
-    def __init__(self, what: str, total: int | None) -> None:
-        self.what, self.total = what, total
-        self.done, self.start, self.shown = 0, time.monotonic(), 0.0
-
-    def advance(self, items: int) -> None:
-        self.done += items
-        now = time.monotonic()
-        if now - self.start >= DELAY_SECONDS and now - self.shown >= INTERVAL_SECONDS:
-            self.shown = now
-            sys.stderr.write(f"\r\033[K{self.text(now - self.start)}")
-            sys.stderr.flush()
-
-    def text(self, seconds: float) -> str:
-        rate = self.done / seconds
-        if self.total is None:
-            return f"{self.what}  {self.done:,} forward passes of one item, {rate:,.0f}/s, {seconds:.0f} s"
-        filled = min(BAR_CHARACTERS, BAR_CHARACTERS * self.done // max(1, self.total))
-        left = max(0.0, self.total - self.done) / rate
-        bar = "█" * filled + "░" * (BAR_CHARACTERS - filled)
-        return f"{self.what}  {bar}  {self.done:,}/{self.total:,}, {rate:,.0f}/s, {left:.0f} s left"
+def line_of(what: str, done: int, total: int | None, seconds: float) -> str:
+    """The line itself: what is done, how many items, how fast, and how long it takes."""
+    rate = done / seconds
+    if total is None or done > total:
+        return f"{what}  {done:,} forward passes of one item, {rate:,.0f}/s, {seconds:.0f} s"
+    filled = BAR_CHARACTERS * done // max(1, total)
+    bar = "█" * filled + "░" * (BAR_CHARACTERS - filled)
+    return f"{what}  {bar}  {done:,}/{total:,}, {rate:,.0f}/s, {(total - done) / rate:.0f} s left"

@@ -6,20 +6,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from peppermill.ensemble import PepEnsemble
-from peppermill.predictors.augmentation import TestTimeAugmentation
-from peppermill.predictors.deep_ensemble import DeepEnsemble
-from peppermill.predictors.mc_dropout import McDropout
-from peppermill.predictors.single_network import SingleNetwork
+from peppermill.predictors.one_network import McDropout, SingleNetwork, TestTimeAugmentation
+from peppermill.predictors.several_networks import DeepEnsemble, WeightAverage
 from peppermill.predictors.temperature_scaling import Calibrated, Tempered
-from peppermill.predictors.weight_average import WeightAverage
 
 
 @dataclass(frozen=True)
 class PredictorRow:
-    """One method: its name, the title in tables, a line of help, and its class."""
+    """One method: its name, a line of help, and its class."""
 
     name: str
-    title: str
     help: str
     kind: type[Any]
 
@@ -28,13 +24,13 @@ class PredictorRow:
 PREDICTORS = {
     row.name: row
     for row in (
-        PredictorRow("single_network", "network", "the network as it is, one pass", SingleNetwork),
-        PredictorRow("temperature_scaling", "temperature scaling", "one T for all classes, one pass", Tempered),
-        PredictorRow("calibrated", "calibrated", "any predictor and a calibrator after it", Calibrated),
-        PredictorRow("pep", "PEP", "m members around one network's weights, m passes", PepEnsemble),
-        PredictorRow("test_time_augmentation", "views", "one network, a pass for each view", TestTimeAugmentation),
-        PredictorRow("mc_dropout", "MC dropout", "passes with dropout active, for networks that have it", McDropout),
-        PredictorRow("deep_ensemble", "deep ensemble", "networks trained from different seeds", DeepEnsemble),
-        PredictorRow("weight_average", "SWA", "the mean of the weights along a training run, one pass", WeightAverage),
+        PredictorRow("single_network", "the network as it is, one pass", SingleNetwork),
+        PredictorRow("temperature_scaling", "one T for all classes, one pass", Tempered),
+        PredictorRow("calibrated", "any predictor and a calibrator after it", Calibrated),
+        PredictorRow("pep", "m members around one network's weights, m passes", PepEnsemble),
+        PredictorRow("test_time_augmentation", "one network, a pass for each view", TestTimeAugmentation),
+        PredictorRow("mc_dropout", "passes with dropout active, for networks that have it", McDropout),
+        PredictorRow("deep_ensemble", "networks trained from different seeds", DeepEnsemble),
+        PredictorRow("weight_average", "the mean of the weights along a training run, one pass", WeightAverage),
     )
 }

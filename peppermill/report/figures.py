@@ -144,7 +144,11 @@ def reliability_diagrams(tables: Mapping[str, Reliability], minimum_count: int =
     )
     for column, (name, table) in enumerate(tables.items()):
         _draw_reliability(axes[column], table, name, minimum_count)
-        _draw_counts(axes[len(tables) + column], table)
+        below, centers, widths = axes[len(tables) + column], (table.lower + table.upper) / 2, table.upper - table.lower
+        below.bar(centers.tolist(), table.count.tolist(), widths.tolist(), color=GREY, edgecolor="white", linewidth=0.4)
+        below.set_yscale("log")
+        below.set(xlim=(0, 1), xticks=(0, 0.5, 1), xlabel="confidence")
+        below.set_ylim(bottom=0.7)  # a bin of one item shows
     axes[0].set_ylabel("accuracy")
     axes[len(tables)].set_ylabel("items")
     key = [
@@ -169,15 +173,6 @@ def _draw_reliability(axis: Axes, table: Reliability, name: str, minimum_count: 
     axis.set(xlim=(0, 1), ylim=(0, 1))
 
 
-def _draw_counts(axis: Axes, table: Reliability) -> None:
-    centers = ((table.lower + table.upper) / 2).tolist()
-    widths = (table.upper - table.lower).tolist()
-    axis.bar(centers, table.count.tolist(), widths, color=GREY, edgecolor="white", linewidth=0.4)
-    axis.set_yscale("log")
-    axis.set(xlim=(0, 1), xticks=(0, 0.5, 1), xlabel="confidence")
-    axis.set_ylim(bottom=0.7)  # a bin of one item shows
-
-
 @styled
 def members_histogram(effects: Sequence[Effect], class_names: Sequence[str] = ()) -> Figure:
     """Figure 2c: the image of each item, and the histogram of L_i(theta_j), the members' probability of its class.
@@ -192,13 +187,8 @@ def members_histogram(effects: Sequence[Effect], class_names: Sequence[str] = ()
     for image, histogram, effect in zip(axes[::2], axes[1::2], effects, strict=True):
         image.axis("off")
         if effect.image:
-            image.imshow(
-                imread(BytesIO(b64decode(effect.image)), format="png"),
-                cmap="gray",
-                vmin=0,
-                vmax=1,
-                interpolation="nearest",
-            )
+            pixels = imread(BytesIO(b64decode(effect.image)), format="png")
+            image.imshow(pixels, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
         _draw_members(histogram, effect, class_names)
     axes[-1].set_xlabel("probability of the true class")
     handles, labels = axes[1].get_legend_handles_labels()
@@ -255,19 +245,10 @@ def effect_curves(points: Sequence[EffectPoint], items: int, upper: float) -> Fi
         axis.axvspan(0, upper, color=GREY, alpha=0.18, linewidth=0, label="prediction believable")
     axis.fill_between(sigmas, band[0], band[1], color=ORANGE, alpha=0.25, linewidth=0)
     axis.plot(sigmas, [rate * sigma**2 for sigma in sigmas], color=ORANGE, linestyle="--", label="predicted, $B_σ/N$")
-    measured = [point.measured / items for point in points]
-    spread = [2 * point.measured_error / items for point in points]
-    axis.errorbar(
-        [point.sigma for point in points],
-        measured,
-        yerr=spread,
-        color=BLUE,
-        marker="o",
-        markersize=3,
-        linewidth=1.2,
-        elinewidth=0.8,
-        label="measured, $(L(σ) − L(0))/N$",
-    )
+    tried, measured = [point.sigma for point in points], [point.measured / items for point in points]
+    style: dict[str, Any] = {"color": BLUE, "marker": "o", "markersize": 3, "linewidth": 1.2, "elinewidth": 0.8}
+    spread, label = [2 * point.measured_error / items for point in points], "measured, $(L(σ) − L(0))/N$"
+    axis.errorbar(tried, measured, yerr=spread, label=label, **style)
     axis.axhline(0, color=INK, linewidth=0.6, linestyle=":")
     low, high = min(0.0, *measured), max(0.0, *measured)
     axis.set_ylim(low - 0.35 * (high - low), high + 0.35 * (high - low))

@@ -18,8 +18,7 @@ from peppermill.plumbing.optional import importing
 from peppermill.recipe import versions
 from peppermill.report.payload import payload
 from peppermill.report.run import Run, plain, read_run
-from peppermill.report.table import by_prominence
-from peppermill.report.verdict import heading
+from peppermill.report.verdict import by_prominence, heading
 from peppermill.report.view import amount, compared, view
 
 #: A report is made from a run, or from the file that `write_run` wrote.
@@ -27,7 +26,7 @@ Source: TypeAlias = Run | str | Path
 
 
 def write_report(runs: Source | Sequence[Source], path: str | Path = "report.html") -> Path:
-    """One HTML file that shows a run, or compares several; written whole or not at all.
+    """One HTML file that shows a run, or compares several `runs`; written whole or not at all.
 
     It opens by double click and loads nothing from the network: its scripts are inside.
     """

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from peppermill.evaluation.scores import number, row_of, signed, with_unit
-from peppermill.report.table import by_prominence, sweep_scores
+from peppermill.metrics import SCORES
+from peppermill.report.verdict import by_prominence
 
 TOP_CLASSES = 8  # of each kind: most helped and most hurt
 
@@ -18,6 +19,9 @@ def payload(content: Mapping[str, Any]) -> dict[str, Any]:
     items = [*effects["helped"], *effects["hurt"]] if effects else []  # in the order of the page's cards
     points = ("name", "overfitting", "effect", "sigma")
     predicted = ("sigmas", "predicted", "predicted_error", "measured")
+    sizes, first = content.get("sizes"), content["methods"][0] if content["methods"] else None
+    by_size = sizes and dict(zip(sizes["sizes"], sizes["nll"], strict=True))
+    network = first and first["scores"]["estimates"]["nll"]["value"]
     found: dict[str, Any] = rounded(
         {
             "sweep": _sweep(content),
@@ -27,7 +31,7 @@ def payload(content: Mapping[str, Any]) -> dict[str, Any]:
             "race": content.get("race") and [c for c in content["race"]["candidates"] if c["nll"] is not None],
             "curvature": curvature and [*zip(*(curvature[name] for name in predicted), strict=True)],
             "overfitting": overfitting and [{k: p[k] for k in points} for p in overfitting["points"]],
-            "sizes": _sizes(content),
+            "sizes": by_size and {"sizes": [*by_size], "nll": [*by_size.values()], "network": network},
             "uncertainty": (content.get("uncertainty") or {}).get("measures"),
             "risk": {
                 "methods": [{"name": m["name"], "risks": m["risks"]} for m in content["methods"] if m.get("risks")],
@@ -45,6 +49,13 @@ def star(content: Mapping[str, Any]) -> float:
     ]
     points = [point for point in content["sweep"]["points"] if point["log_likelihood"] is not None]
     return float(chosen[0] if chosen else max(points, key=lambda point: point["log_likelihood"])["sigma"])
+
+
+def sweep_scores(point: Mapping[str, Any]) -> dict[str, Any]:
+    """The scores at one sigma of a sweep, by name."""
+    likelihood = point["log_likelihood"]
+    nll = {"nll": None if likelihood is None else -likelihood}  # version one did not write it
+    return nll | {name: point[name] for name in SCORES if name in point}
 
 
 def worth_seeing(ensemble: Sequence[float]) -> tuple[float, float]:
@@ -119,15 +130,6 @@ def _classes(content: Mapping[str, Any]) -> Any:
         "names": [class_name(content, k) for k in shown],
         **{name: [classes[name][k] for k in shown] for name in ("items", "network", "ensemble")},
     }
-
-
-def _sizes(content: Mapping[str, Any]) -> Any:
-    panel = content.get("sizes")
-    if not panel:
-        return None
-    first = content["methods"][0]["scores"]["estimates"]["nll"]["value"] if content["methods"] else None
-    by_size = dict(zip(panel["sizes"], panel["nll"], strict=True))
-    return {"sizes": list(by_size), "nll": list(by_size.values()), "network": first}
 
 
 def class_name(content: Mapping[str, Any], k: int) -> str:

@@ -12,22 +12,21 @@ from peppermill import metrics
 from peppermill.calibrators import UNCALIBRATED
 from peppermill.data import Batches
 from peppermill.ensemble import PepEnsemble
-from peppermill.evaluation.abstention import Abstention
 from peppermill.evaluation.comparison import compare, compare_all
 from peppermill.evaluation.item_effects import effects_of, inputs_of, with_images
-from peppermill.evaluation.member_count import size_curve_of
+from peppermill.evaluation.member_count import size_curve
 from peppermill.evaluation.scores import evaluate
 from peppermill.evaluation.sweep import Sweep, sweep_ensemble
 from peppermill.predictions import Predictions, likelihood_of, predict
-from peppermill.report.provenance import provenance
-from peppermill.report.run import Run, method_of, plain
+from peppermill.report.run import Run, method_of, plain, provenance
 from peppermill.report.uncertain_items import uncertain_items, with_pictures
 from peppermill.report.verdict import judged, rival_of
-from peppermill.types import Data, Likelihood
+from peppermill.types import Data, LikelihoodLike
 
 if TYPE_CHECKING:  # only for types: evaluating needs no curvature code
     from peppermill.curvature.analysis import LocalAnalysis
     from peppermill.curvature.prediction import Carried, EffectPoint
+    from peppermill.evaluation.abstention import Abstention
     from peppermill.evaluation.overfitting import OverfittingProbe
 
 GRID = (0.2, 0.4, 0.6, 0.8, 1.0, 1.2, 1.4, 1.6, 1.8, 2.0, 2.5)  # of the sweep, in units of sigma*
@@ -41,18 +40,18 @@ def record_run(
     sweep: Sweep | None = None,
     class_names: Sequence[str] = (),
     settings: Mapping[str, Any] | None = None,
-    likelihood: str | Likelihood | None = None,
+    likelihood: LikelihoodLike | None = None,
     bins: int = metrics.BINS,
     seed: int = 0,
     images: bool = True,
     rule: Abstention | None = None,
 ) -> Run:
-    """The run of predictors by name on the same test data, the network itself first.
+    """The run of `predictors` by name on the same test data, the network itself first.
 
-    Each is compared with the first. The items most helped and most hurt are those of the first ensemble without
-    temperature, or of the first with one; `images=False` keeps their pictures out of the file. That ensemble without
-    temperature also shows how its NLL depends on the number of members. The run is about the last one that `calibrate`
-    chose, if any, and keeps its race.
+    Each is compared with the first. The items most helped and most hurt, and the NLL against the number of members, are
+    those of the first ensemble, preferably one without temperature; `images=False` keeps pictures out of the file. The
+    run is about the last one that `calibrate` chose, if any, and keeps its race. It also holds the `title`, a `sweep`
+    for the report's slider, `class_names`, your own `settings`, and what a `rule` of `abstain` keeps of these items.
     """
     if not predictors:
         raise ValueError("`predictors` is empty: give at least the network, as in `{'network': model, 'PEP': pep}`.")
@@ -72,7 +71,7 @@ def record_run(
             network = next(iter(predictions.values()))
             effects = replace(effects_of(network, members, predictor.calibrator), method=name)
             if predictor.calibrator == UNCALIBRATED:  # otherwise the curve needs a pass of its own
-                sizes = replace(size_curve_of(predictor, members, seed=seed), method=name)
+                sizes = replace(size_curve(predictor, members, seed=seed), method=name)
         else:
             chosen = likelihood_of(predictor, likelihood, *predictors.values())
             predictions[name] = predict(predictor, batches, likelihood=chosen, uncertainty=name == doubtful)

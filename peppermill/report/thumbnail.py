@@ -15,10 +15,19 @@ ORANGE = (213, 94, 0)
 
 def thumbnail(item: Tensor, side: int = SIDE) -> str | None:
     """The picture of one item, [channels, height, width] or [height, width, channels]; None if it is not an image."""
-    pixels = _channels_last(item.detach().cpu())
-    if pixels is None or not bool(pixels.isfinite().all()):
+    if item.ndim != 3 or item.is_complex() or not item.numel() or not bool(item.isfinite().all()):
         return None
-    return base64.b64encode(png(_shrunk(_bytes(pixels), side))).decode()
+    pixels = item.detach().cpu().double()
+    pixels = pixels.permute(1, 2, 0) if pixels.shape[0] in (1, 3) else pixels
+    if pixels.shape[2] not in (1, 3):
+        return None
+    # Values in 0..1 and 0..255 stay as they are; others were normalised and are stretched to the full range.
+    low, high = float(pixels.min()), float(pixels.max())
+    if low < 0 or high > 255:
+        pixels = (pixels - low) / max(high - low, 1e-12)
+    elif high > 1:
+        pixels = pixels / 255
+    return base64.b64encode(png(_shrunk((pixels * 255).round().to(torch.uint8), side))).decode()
 
 
 def heat(values: Tensor, side: int = SIDE) -> str:
@@ -36,24 +45,6 @@ def png(pixels: Tensor) -> bytes:
     parts = ((b"IHDR", header), (b"IDAT", zlib.compress(rows, 9)), (b"IEND", b""))
     chunks = (struct.pack(">I", len(c)) + name + c + struct.pack(">I", zlib.crc32(name + c)) for name, c in parts)
     return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
-
-
-def _channels_last(item: Tensor) -> Tensor | None:
-    if item.ndim != 3 or item.is_complex() or not item.numel():
-        return None
-    if item.shape[0] in (1, 3):
-        return item.permute(1, 2, 0).double()
-    return item.double() if item.shape[2] in (1, 3) else None
-
-
-def _bytes(pixels: Tensor) -> Tensor:
-    """Values in 0..1 and 0..255 stay as they are; others were normalised and are stretched to the full range."""
-    low, high = float(pixels.min()), float(pixels.max())
-    if low < 0 or high > 255:
-        pixels = (pixels - low) / max(high - low, 1e-12)
-    elif high > 1:
-        pixels = pixels / 255
-    return (pixels * 255).round().to(torch.uint8)
 
 
 def _shrunk(pixels: Tensor, longest: int) -> Tensor:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from peppermill.evaluation.scores import p_text, row_of, with_unit
-from peppermill.report.table import by_prominence
 
 #: Clauses for scores that plain words explain better than "its ... goes from ... to ...".
 CLAUSES = {
@@ -66,6 +65,11 @@ def rival_of(content: Mapping[str, Any]) -> Mapping[str, Any] | None:
     cheaper = [other for other in others if other["forward_passes"] < method["forward_passes"]]
     dearer = [other for other in others if other["forward_passes"] > method["forward_passes"]]
     return min(cheaper or dearer, key=_nll, default=None)
+
+
+def by_prominence(names: Iterable[str]) -> list[str]:
+    """The scores in the order of the page: those of the verdict's sentence first."""
+    return sorted(names, key=lambda name: not row_of(name).headline)
 
 
 def outcome(name: str, difference: Mapping[str, Any], level: float) -> str:

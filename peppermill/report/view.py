@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from peppermill.evaluation.scores import number, row_of, signed, with_unit
-from peppermill.report import table
-from peppermill.report.payload import TOP_CLASSES, class_name, star
-from peppermill.report.verdict import judged, outcome, p_words, verdict
+from peppermill.report.payload import TOP_CLASSES, class_name, star, sweep_scores
+from peppermill.report.run import fitted_text, score_columns
+from peppermill.report.verdict import by_prominence, judged, outcome, p_words, verdict
 from peppermill.uncertainty import CLASS_UNCERTAINTIES
 
 _WHY = " (being less sure costs a little where the network was right, and saves much where it was sure and wrong)"
@@ -49,7 +49,7 @@ def _sweep(content: Mapping[str, Any]) -> dict[str, Any] | None:
         "members": len(sweep["points"][0]["member_log_likelihoods"]),
         "scores": [
             (row.name, row.words if row.title in row.words else f"{row.words}, {row.title}")
-            for row in map(row_of, table.by_prominence(table.sweep_scores(sweep["points"][0])))
+            for row in map(row_of, by_prominence(sweep_scores(sweep["points"][0])))
         ],
     }
 
@@ -63,7 +63,7 @@ def _table(content: Mapping[str, Any]) -> dict[str, Any]:
         scales[name] = min(known), max(known)
     exceptions = [row_of(name).title for name in scales if not row_of(name).lower_is_better]
     return {
-        "columns": table.header(content)[1:],
+        "columns": score_columns(content),
         "level": round(100 * methods[0]["scores"]["level"]),
         "first": methods[0]["name"],
         "tested": f"{methods[0]['scores']['items']:,}",
@@ -72,7 +72,7 @@ def _table(content: Mapping[str, Any]) -> dict[str, Any]:
         "rows": [
             {
                 "name": method["name"],
-                "fitted": table.fitted_text(method["fitted"]),
+                "fitted": fitted_text(method["fitted"]),
                 "passes": method["forward_passes"],
                 "cells": [_cell(name, method, scale) for name, scale in scales.items()],
             }
@@ -224,25 +224,20 @@ def compared(contents: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """A row for each of several runs: the judged method before and after."""
     found = []
     for content in contents:
-        method = judged(content) if content["methods"] else None
         row: dict[str, Any] = {"title": str(content["title"]), "method": None, "passes": None, "sigma": None}
-        if method:
+        row["scores"] = {}
+        if content["methods"] and (method := judged(content)):
             row |= {"method": method["name"], "passes": method["forward_passes"]}
             row["sigma"] = method["fitted"].get("sigma")
-        row["scores"] = (
-            {name: _change(name, content, method) for name in method["scores"]["estimates"]} if method else {}
-        )
+            for name, estimate in method["scores"]["estimates"].items():
+                before, after = content["methods"][0]["scores"]["estimates"][name]["value"], estimate["value"]
+                difference = method["comparison"]["differences"][name]
+                row["scores"][name] = {
+                    "before": before,
+                    "after": after,
+                    "texts": [with_unit(name, value) for value in (before, after)],
+                    "p": p_words(difference["p_value"]),
+                    "outcome": outcome(name, difference, method["scores"]["level"]),
+                }
         found.append(row)
     return found
-
-
-def _change(name: str, content: Mapping[str, Any], method: Mapping[str, Any]) -> dict[str, Any]:
-    first, difference = content["methods"][0], method["comparison"]["differences"][name]
-    before, after = (m["scores"]["estimates"][name]["value"] for m in (first, method))
-    return {
-        "before": before,
-        "after": after,
-        "texts": [with_unit(name, value) for value in (before, after)],
-        "p": p_words(difference["p_value"]),
-        "outcome": outcome(name, difference, method["scores"]["level"]),
-    }

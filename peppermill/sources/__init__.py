@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Row:
-    """One scheme, and what it gives: "model", "data", "raw data" (which the model prepares) or "unlabelled data".
+    """One scheme, and what it gives, "model" or "data".
 
-    `read` takes what follows the colon. A model also gets whether to load pre-trained weights; raw and unlabelled data
-    get the model's preparation and class names.
+    `read` takes what follows the colon. A model also gets whether to load pre-trained weights; data get the model's
+    preparation and class names, and whether labels are needed.
     """
 
     scheme: str
@@ -35,6 +35,7 @@ def _in(place: str, *first: str) -> Callable[..., Any]:
 
 
 AT_WEIGHTS = "checkpoint:weights.safetensors@timm:resnet18"
+IN_FILES = "weights for the network after the @, or a .pt2 file with --trust"
 FACTORY = "python:package.module:factory"
 
 #: A new source is one file here and one row.
@@ -43,17 +44,11 @@ SOURCES = [
     Row("torchvision", "model", "torchvision:resnet50", "a classifier of torchvision", _in("torchvision.source")),
     Row("hf", "model", "hf:REPO_OR_FOLDER", "an image or text classifier of transformers", _in("transformers.source")),
     Row("keras", "model", "keras:ResNet50", "a Keras application, or a .keras or .h5 file", _in("keras.source")),
-    Row(
-        "checkpoint",
-        "model",
-        AT_WEIGHTS,
-        "weights for the network after the @, or a .pt2 file with --trust",
-        _in("checkpoint.source"),
-    ),
+    Row("checkpoint", "model", AT_WEIGHTS, IN_FILES, _in("checkpoint.source")),
     Row("python", "model", FACTORY, "what a function returns", _in("python.source")),
     Row("npz", "data", "npz:file.npz", "arrays x and y", _in("npz.data")),
-    Row("imagefolder", "raw data", "imagefolder:PATH", "pictures, a folder for each class", _in("image_folder.data")),
-    Row("hf", "raw data", "hf:NAME_OR_FOLDER:SPLIT", "a data set of the Hugging Face hub", _in("hf_datasets.data")),
+    Row("imagefolder", "data", "imagefolder:PATH", "pictures, a folder for each class", _in("image_folder.data")),
+    Row("hf", "data", "hf:NAME_OR_FOLDER:SPLIT", "a data set of the Hugging Face hub", _in("hf_datasets.data")),
     Row("mnist", "data", "mnist:test", "handwritten digits", _in("small_images.data", "mnist")),
     Row(
         "fashion-mnist", "data", "fashion-mnist:test", "pictures of clothes", _in("small_images.data", "fashion-mnist")
@@ -61,15 +56,12 @@ SOURCES = [
     Row("cifar10", "data", "cifar10:test", "pictures of 10 classes", _in("small_images.data", "cifar10")),
     Row("cifar100", "data", "cifar100:test", "pictures of 100 classes", _in("small_images.data", "cifar100")),
     Row("python", "data", FACTORY, "what a function returns", _in("python.data")),
-    Row("npz", "unlabelled data", "npz:file.npz", "an array x", _in("npz.data_or_inputs")),
-    Row("imagefolder", "unlabelled data", "imagefolder:PATH", "pictures", _in("image_folder.data_or_inputs")),
-    Row("hf", "unlabelled data", "hf:NAME:SPLIT?streaming=yes", "as they come", _in("hf_datasets.data_or_inputs")),
 ]
 
 
-def help_for(*gives: str) -> str:
-    """The schemes that give one of these, each with its example and what it is, in one line."""
-    return ", ".join(f"{row.example} ({row.help})" for row in SOURCES if row.gives in gives)
+def help_for(gives: str) -> str:
+    """The schemes that give this, each with its example and what it is, in one line."""
+    return ", ".join(f"{row.example} ({row.help})" for row in SOURCES if row.gives == gives)
 
 
 def source_from(text: str, *, pretrained: bool = True, trust: bool = False) -> Source:
@@ -78,7 +70,7 @@ def source_from(text: str, *, pretrained: bool = True, trust: bool = False) -> S
     `pretrained=False` is for weights that come from elsewhere: then none are downloaded. A `.pt2` archive is opened
     with `trust=True` only: it is a program, and torch runs what is in it without a check.
     """
-    row, rest = _row(text, "MODEL", "model")
+    row, rest = _row(text, "model")
     if row.scheme == "checkpoint" and rest.endswith(".pt2") and not trust:
         raise ValueError(
             f"{text} is a program and can run any code when it is opened: add `--trust` if you trust whoever wrote it."
@@ -88,37 +80,30 @@ def source_from(text: str, *, pretrained: bool = True, trust: bool = False) -> S
 
 
 def data_from(
-    text: str, prepare: Callable[[Any], Any] | None = None, class_names: tuple[str, ...] | None = None
+    text: str,
+    prepare: Callable[[Any], Any] | None = None,
+    class_names: tuple[str, ...] | None = None,
+    *,
+    needs_labels: bool = True,
 ) -> Any:
-    """The labelled data that `scheme:rest` names; a model's preparation and class names make raw data ready for it."""
-    row, rest = _row(text, "DATA", "data", "raw data")
-    return row.read(rest) if row.gives == "data" else row.read(rest, prepare, class_names)
+    """The data that `scheme:rest` names; a model's preparation and class names make raw data ready for it.
+
+    Without labels, they are inputs alone: an array, a dict of arrays, or items without labels.
+    """
+    row, rest = _row(f"npz:{text}" if text.endswith(".npz") and Path(text).is_file() else text, "data")
+    return row.read(rest, prepare, class_names, needs_labels)
 
 
-def data_or_inputs_from(
-    text: str, prepare: Callable[[Any], Any] | None = None, class_names: tuple[str, ...] | None = None
-) -> Any:
-    """The same; if the data have no labels, the inputs alone: an array, a dict of arrays, or items without labels."""
-    text = f"npz:{text}" if text.endswith(".npz") and Path(text).is_file() else text
-    scheme, _, rest = text.partition(":")
-    row = next((row for row in SOURCES if (row.scheme, row.gives) == (scheme, "unlabelled data") and rest), None)
-    return row.read(rest, prepare, class_names) if row else data_from(text, prepare, class_names)
-
-
-def _row(text: str, argument: str, *gives: str) -> tuple[Row, str]:
-    rows = {row.scheme: row for row in SOURCES if row.gives in gives}
-    if argument == "DATA" and text.endswith(".npz") and Path(text).is_file():
-        text = f"npz:{text}"
+def _row(text: str, gives: str) -> tuple[Row, str]:
+    rows = {row.scheme: row for row in SOURCES if row.gives == gives}
     scheme, colon, rest = text.partition(":")
     if colon and scheme in rows and rest:
         return rows[scheme], rest
     near = [rows[name].example for name in difflib.get_close_matches(scheme, rows, n=1)]
-    if argument == "DATA" and Path(text).exists():
+    if gives == "data" and Path(text).exists():
         near = [f"imagefolder:{text}" if Path(text).is_dir() else f"npz:{text}"]  # npz under another name
-    elif argument == "MODEL" and rest and Path(f"{scheme.replace('.', '/')}.py").is_file():
+    elif gives == "model" and rest and Path(f"{scheme.replace('.', '/')}.py").is_file():
         near = [f"python:{text}"]
     meant = f" Did you mean `{near[0]}`?" if near else ""
-    schemes = ", ".join(f"{name}:" for name in rows)
-    raise ValueError(
-        f"{argument} {text!r} must begin with one of {schemes} as in `{next(iter(rows.values())).example}`.{meant}"
-    )
+    schemes, example = ", ".join(f"{name}:" for name in rows), next(iter(rows.values())).example
+    raise ValueError(f"{gives.upper()} {text!r} must begin with one of {schemes} as in `{example}`.{meant}")

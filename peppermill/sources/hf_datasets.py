@@ -9,86 +9,38 @@ hf:my-folder:train?streaming=yes            for `predict`: Parquet files, say, r
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from peppermill.plumbing.optional import importing
-from peppermill.sources.items import Items
+from peppermill.sources.items import Items, reading
 from peppermill.sources.pictures import OPTIONS, picture, preparation
-from peppermill.sources.source import one_of, split_query, whole_number
-from peppermill.streaming.numbered_batches import NumberedBatch, Wanted, first_batch
+from peppermill.sources.source import one_of, split_query
 
 LABELS = ("label", "labels", "fine_label", "target", "class")
 TEXTS = ("text", "sentence", "content", "review")
 
 
-def data(text: str, prepare: Callable[[Any], Any] | None = None, class_names: tuple[str, ...] | None = None) -> Items:
+def data(
+    text: str,
+    prepare: Callable[[Any], Any] | None = None,
+    class_names: tuple[str, ...] | None = None,
+    needs_labels: bool = True,
+) -> Items | HubStream:
     """The items of one split, not prepared yet; `prepare` and `class_names` are the model's own.
 
     If the model has all classes of the data by name, its numbers are used.
     """
-    table, label, column, settings = _opened(text, prepare)
-    if settings.pop("streaming"):
-        raise ValueError(f"hf:{text}: `streaming=yes` is for `predict`, which reads the data once: leave it out.")
-    labels, classes = _labels(settings["origin"], table, label, class_names)
-    inputs, names = table.select_columns([column]), [f"item {row}" for row in range(len(table))]
-    load = partial(_raw, settings["pictures"])
-    return Items(
-        names=names, labels=labels, load=lambda row: load(inputs[row][column]), class_names=classes, **settings
-    )
-
-
-def data_or_inputs(text: str, prepare: Callable[[Any], Any] | None = None, *more: Any) -> Any:
-    """The same; with `streaming=yes`, items that are read as they come, with their labels if they have a column."""
-    table, label, column, settings = _opened(text, prepare)
-    return HubStream(table, label, column, settings) if settings.pop("streaming") else data(text, prepare, *more)
-
-
-@dataclass
-class HubStream:
-    """Batches of a data set that is read from its beginning to its end, and whose length nobody knows."""
-
-    table: Any
-    label: str | None
-    column: str
-    settings: dict[str, Any]
-    batch_size: int = 500
-    items: int | None = field(default=None, init=False)
-    count: int | None = field(default=None, init=False)
-
-    def in_batches(self, batch_size: int) -> HubStream:
-        return replace(self, batch_size=batch_size)
-
-    def read(self, wanted: Wanted) -> Iterator[NumberedBatch]:
-        """Batches that are not wanted are read, and not decoded."""
-        start, number, load = 0, -1, partial(_raw, self.settings["pictures"])
-        for number, found in enumerate(self.table.iter(self.batch_size)):
-            raw = found[self.column]
-            if wanted(number):
-                labels = torch.as_tensor(found[self.label] if self.label else [0] * len(raw))
-                settings: dict[str, Any] = {**self.settings, "labelled": self.label is not None, "labels": labels}
-                settings["names"] = [f"item {start + k}" for k in range(len(raw))]
-                items = Items(load=partial(lambda raw, row: load(raw[row]), raw), **settings)
-                rows, inputs, kept, _ = items.read_rows(0, len(raw))
-                yield NumberedBatch(number, start + np.array(rows, int), self.batch_size, inputs, kept)
-            start += len(raw)
-        self.items, self.count = start, number + 1
-
-    def fingerprint(self) -> dict[str, Any]:
-        return first_batch(self)
-
-
-def _opened(text: str, prepare: Callable[[Any], Any] | None) -> tuple[Any, Any, str, dict[str, Any]]:
-    """The table, its column of labels, that of pictures or texts, and what `Items` needs to know beside them."""
     known = ("config", "image", "text", "label", "bad", "workers", "streaming", *OPTIONS)
     rest, options = split_query(text, "hf", known)
     origin, streaming = f"hf:{rest}", one_of(options, "streaming", ("yes", "no"), "no") == "yes"
+    if streaming and needs_labels:
+        raise ValueError(f"hf:{text}: `streaming=yes` is for `predict`, which reads the data once: leave it out.")
     with importing("`hf:` data need the library datasets", "datasets", "hf"):
         import datasets
     table = _table(datasets, origin, rest, options.get("config"), streaming)
@@ -101,9 +53,43 @@ def _opened(text: str, prepare: Callable[[Any], Any] | None) -> tuple[Any, Any, 
             f"{origin} holds texts, and this model brings no tokenizer (or one that cannot pad short texts): use a "
             "text classifier of `hf:`, and put its tokenizer beside it with `tokenizer.save_pretrained(folder)`."
         )
-    settings = {"origin": origin, "prepare": prepare, "pictures": pictures, "streaming": streaming}
-    settings |= {"skip_bad": one_of(options, "bad", ("error", "skip"), "error") == "skip"}
-    return table, label, column, settings | {"workers": whole_number(options, "workers", 0)}
+    settings = {"origin": origin, "prepare": prepare, "pictures": pictures, **reading(options)}
+    if streaming:
+        return HubStream(table, label, column, settings)
+    assert label is not None
+    labels, classes = _labels(origin, table, label, class_names)
+    inputs, names = table.select_columns([column]), [f"item {row}" for row in range(len(table))]
+    return Items(
+        names=names,
+        labels=labels,
+        load=lambda row: _raw(pictures, inputs[row][column]),
+        class_names=classes,
+        **settings,
+    )
+
+
+@dataclass(frozen=True)
+class HubStream:
+    """A data set that is read from its beginning to its end, and whose length nobody knows."""
+
+    table: Any
+    label: str | None
+    column: str
+    settings: dict[str, Any]
+
+    def in_batches(self, batch_size: int) -> Iterator[Items]:
+        """The items of each batch, not decoded yet."""
+        start = 0
+        for found in self.table.iter(batch_size):
+            raw = found[self.column]
+            yield Items(
+                names=[f"item {start + row}" for row in range(len(raw))],
+                labels=torch.as_tensor(found[self.label] if self.label else [0] * len(raw)),
+                load=partial(lambda raw, row: _raw(self.settings["pictures"], raw[row]), raw),
+                labelled=self.label is not None,
+                **self.settings,
+            )
+            start += len(raw)
 
 
 def _raw(pictures: bool, found: Any) -> Any:

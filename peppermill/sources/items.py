@@ -22,19 +22,11 @@ from peppermill.datasets.disk_cache import DiskCache
 from peppermill.plumbing.nested import digest_of
 from peppermill.plumbing.progress import progress
 from peppermill.plumbing.warnings import warn_user
+from peppermill.sources.source import one_of, whole_number
 
 CURE = "Repair or remove them, or add `bad=skip` to go on without them."
 NAMED_BAD_ITEMS = 3  # that a message names
 BLOCK_ITEMS = 256  # that are read at a time when all are checked
-
-
-@dataclass
-class Decoded:
-    """The items that were decoded, by their row in the files; shared by all parts of the data."""
-
-    cache: DiskCache = field(default_factory=DiskCache)
-    places: dict[int, int] = field(default_factory=dict)
-    kind: Any = None  # names, shapes and types of the arrays, the same for all
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +49,8 @@ class Items(Dataset[Any]):
     skip_bad: bool = False
     workers: int = 0  # 0 means one for each core
     rows: np.ndarray | None = None  # in the files, if these are a part of the items
-    decoded: Decoded = field(default_factory=Decoded, repr=False)
+    decoded: DiskCache = field(default_factory=DiskCache, repr=False)  # by their rows; shared by all parts
+    kinds: list[Any] = field(default_factory=list, repr=False)  # names, shapes and types of the arrays: one for all
 
     is_cached = True
 
@@ -137,36 +130,38 @@ class Items(Dataset[Any]):
 
     def _read(self, items: Iterable[int]) -> list[Any]:
         """What `scale` or the network takes, for each item; a text that says why for an item that cannot be read."""
-        decoded, rows = self.decoded, [k if self.rows is None else int(self.rows[k]) for k in items]
-        new = {row: item for row, item in zip(rows, items, strict=True) if row not in decoded.places}
+        rows = [self._row(item) for item in items]
+        new = {row: item for row, item in zip(rows, items, strict=True) if row not in self.decoded}
         fresh = dict(zip(new, self._fresh(new.values()), strict=True))
         for row, found in fresh.items():
-            if not isinstance(found, str) and decoded.cache.added(found):
-                decoded.places[row] = len(decoded.cache) - 1
-        return [fresh[row] if row in fresh else decoded.cache[decoded.places[row]] for row in rows]
+            if not isinstance(found, str):
+                self.decoded.added(found, row)
+        return [fresh[row] if row in fresh else self.decoded[row] for row in rows]
+
+    def _row(self, item: int) -> int:
+        return item if self.rows is None else int(self.rows[item])
 
     def _fresh(self, items: Collection[int]) -> list[Any]:
         """The same, from the files, by several threads."""
-        rows = [k if self.rows is None else int(self.rows[k]) for k in items]
         with ThreadPoolExecutor(self.workers or cores()) as pool:
-            made = list(pool.map(self._decode, items, rows))
+            made = list(pool.map(self._decode, items))
         for item, found in zip(items, made, strict=True):
             if isinstance(found, str):
                 continue
             arrays = found if isinstance(found, dict) else {"array": found}
             kind = {key: (list(array.shape), array.dtype) for key, array in arrays.items()}
-            self.decoded.kind = self.decoded.kind or kind
-            if kind != self.decoded.kind:
+            self.kinds[:] = self.kinds or [kind]
+            if kind != self.kinds[0]:
                 raise ValueError(
-                    f"the preparation gives {self.decoded.kind} for one item and {kind} for another "
+                    f"the preparation gives {self.kinds[0]} for one item and {kind} for another "
                     f"({self.names[item]}): let it resize or pad every item to one shape, with the same arrays."
                 )
         return made
 
-    def _decode(self, item: int, row: int) -> Any:
+    def _decode(self, item: int) -> Any:
         """A damaged file is counted; a preparation that fails stops everything."""
         try:
-            raw = self.load(row)
+            raw = self.load(self._row(item))
         except Exception as error:  # a damaged picture can make a decoder raise anything
             return f"{self.names[item]} ({' '.join(str(error).split()) or type(error).__name__})"
         try:
@@ -180,6 +175,12 @@ class Items(Dataset[Any]):
         if isinstance(made, Mapping):
             return {str(key): torch.as_tensor(value) for key, value in made.items()}
         return torch.as_tensor(made)
+
+
+def reading(options: dict[str, str]) -> dict[str, Any]:
+    """How items are read: the options `bad=skip` and `workers=8`."""
+    skip_bad = one_of(options, "bad", ("error", "skip"), "error") == "skip"
+    return {"skip_bad": skip_bad, "workers": whole_number(options, "workers", 0)}
 
 
 def cores() -> int:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sys
-import zipfile
 from collections.abc import Iterator
 from contextlib import nullcontext
 from copy import deepcopy
@@ -24,11 +23,10 @@ from peppermill.plumbing.optional import importing
 from peppermill.sources.pictures import resized_by_the_paper
 from peppermill.sources.source import (
     Source,
-    class_count,
     one_clear_line,
     refuse_unknown,
     split_query,
-    wants_weights,
+    weights_and_classes,
     whole_number,
 )
 
@@ -46,12 +44,11 @@ def source(text: str, pretrained: bool = True) -> Source:
         return Source(_saved(keras, name).eval(), channels_last=True)
     known = {key: value for key, value in vars(keras.applications).items() if key[0].isupper()}
     refuse_unknown("keras", name, known)
-    pretrained, side = wants_weights(options, pretrained), whole_number(options, "size", 0)
-    sizes: dict[str, Any] = {"input_shape": (side, side, 3)} if side else {}
-    sizes |= class_count(options, pretrained, "classes")
-    with one_clear_line(f"keras:{name}", "connect to the network once, or give weights with `--weights FILE.h5`"):
+    (pretrained, sizes), side = weights_and_classes(options, pretrained, "classes"), whole_number(options, "size", 0)
+    shape: dict[str, Any] = {"input_shape": (side, side, 3)} if side else {}
+    with one_clear_line(f"keras:{name}"):
         weights = "imagenet" if pretrained else None
-        model = known[name](weights=weights, classifier_activation=None, **sizes).eval()
+        model = known[name](weights=weights, classifier_activation=None, **shape, **sizes).eval()
     scale, size = sys.modules[known[name].__module__].preprocess_input, model.input_shape[1]
 
     def prepare(image: Any) -> Tensor:
@@ -91,10 +88,6 @@ def library() -> Any:
 def _saved(keras: Any, path: str) -> Any:
     if not Path(path).is_file():
         raise ValueError(f"there is no file {path}: `keras:` takes the path of what `model.save` wrote.")
-    with open(path, "rb") as file:
-        start = file.read(8)
-    if not (zipfile.is_zipfile(path) if path.endswith(".keras") else start == b"\x89HDF\r\n\x1a\n"):
-        raise ValueError(f"{path} is not a file that `model.save` of Keras wrote, or is damaged: save the model again.")
     with one_clear_line(f"keras:{path}", "expected a whole model of Keras' own layers, as `model.save` writes it"):
         return without_activation(keras, keras.saving.load_model(path, compile=False))
 

@@ -23,20 +23,18 @@ NUMBERS = "biuf"  # NumPy's letters for bools, integers and real numbers
 CURE = "`np.savez(path, x=inputs, y=labels)`"
 
 
-def data(path: str) -> Any:
-    """The pair (x, y), x an array or a dict of arrays. Nothing is unpickled: a file can be from anybody."""
-    return data_or_inputs(path, needed=("x", "y"))
+def data(path: str, prepare: object = None, class_names: object = None, needs_labels: bool = True) -> Any:
+    """The pair (x, y), x an array or a dict of arrays; x alone if the file has no y, and labels are not needed.
 
-
-def data_or_inputs(path: str, *_: object, needed: tuple[str, ...] = ("x",)) -> Any:
-    """The pair (x, y), or x alone if the file has no y."""
+    Nothing is unpickled: a file can be from anybody.
+    """
     if not Path(path).is_file():
         raise ValueError(f"there is no file {path}: save one with {CURE}.")
     if not zipfile.is_zipfile(path):
         raise ValueError(f"{path} is not an npz file, or is truncated: save it with {CURE}.")
     with np.load(path, allow_pickle=False) as file:
         named = [name for name in file.files if name.startswith("x.")]
-        missing = set(needed) - set(file.files) - ({"x"} if named else set())
+        missing = {"x", *("y" * needs_labels)} - set(file.files) - ({"x"} if named else set())
         if missing:
             raise ValueError(
                 f"{path} has no array {' and no '.join(sorted(missing))}, only {', '.join(file.files)}: save it with "

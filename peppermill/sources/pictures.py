@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -26,25 +27,18 @@ _BILINEAR, _BICUBIC = 2, 3  # Pillow's numbers for them
 
 @dataclass(frozen=True)
 class Preparation:
-    """Shorter side to `resize`, the middle square of `size`, 0..1, then (x - mean) / std for each channel.
+    """The bytes of a picture, [channels, height, width], and (x / 255 - mean) / std of them, for each channel.
 
-    One mean makes one channel, of greys. A cache keeps what `pixels` gives, in a quarter of the room.
+    A cache keeps the bytes, in a quarter of the room.
     """
 
-    size: int
-    resize: int
+    pixels: Callable[[Any], Tensor]
     mean: Tensor  # [channels, 1, 1]
     std: Tensor
     channels_last: bool = False
 
     def __call__(self, picture: Any) -> Tensor:
-        """[channels, size, size] of float32, or [size, size, channels]."""
         return self.scale(self.pixels(picture))
-
-    def pixels(self, picture: Any) -> Tensor:
-        """Bytes, [channels, size, size]."""
-        image = resized(picture.convert("L") if len(self.mean) == 1 else picture, self.resize, self.size)
-        return torch.from_numpy(np.array(image).reshape(self.size, self.size, -1)).permute(2, 0, 1).contiguous()
 
     def scale(self, pixels: Tensor) -> Tensor:
         """The network's input."""
@@ -52,29 +46,11 @@ class Preparation:
         return (scaled.permute(1, 2, 0) if self.channels_last else scaled).contiguous()
 
 
-@dataclass(frozen=True)
-class InBytes:
-    """A model's own preparation that ends in (x - mean) / std, with the two steps of `Preparation`."""
-
-    own: Callable[[Any], Tensor]
-    mean: Tensor
-    std: Tensor
-
-    def __call__(self, picture: Any) -> Tensor:
-        return self.own(picture)
-
-    def pixels(self, picture: Any) -> Tensor:
-        return ((self.own(picture) * self.std + self.mean) * 255).round().byte()
-
-    def scale(self, pixels: Tensor) -> Tensor:
-        return (pixels.float() / 255 - self.mean) / self.std
-
-
 def preparation(origin: str, options: dict[str, str], own: Callable[[Any], Any] | None) -> Callable[[Any], Any]:
     """The preparation that the options describe, else the model's own."""
     given = [name for name in OPTIONS if name in options]
     if not given and own is not None:
-        return _in_bytes(own)
+        return in_two_steps(own)
     if "size" not in options:
         why = "`size` is missing" if given else "this model does not say how its pictures are prepared"
         raise ValueError(f"{origin}: {why}. Say how, as in `?{EXAMPLE}` (without mean and std: 0..1).")
@@ -84,17 +60,19 @@ def preparation(origin: str, options: dict[str, str], own: Callable[[Any], Any] 
         raise ValueError(
             f"{origin}: `resize={resize}` is smaller than `size={size}`, the square that is cut out: make it larger."
         )
-    return Preparation(size, resize, *mean_and_std(origin, options))
+    mean, std = mean_and_std(origin, options)  # one mean makes one channel, of greys
+    return Preparation(partial(square, resize=resize, size=size, grey=len(mean) == 1), mean, std)
 
 
-def _in_bytes(own: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """The same preparation in two steps, if it is known to end in (x - mean) / std and bytes lose nothing of noise."""
+def in_two_steps(own: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """The same preparation by way of bytes, if it is known to end in (x - mean) / std and loses nothing of noise."""
     last = getattr(own, "transforms", [own])[-1]
     if not (hasattr(last, "mean") and hasattr(last, "std")):
         return own
-    found = InBytes(own, *(torch.as_tensor(numbers).float().view(-1, 1, 1) for numbers in (last.mean, last.std)))
+    mean, std = (torch.as_tensor(numbers).float().view(-1, 1, 1) for numbers in (last.mean, last.std))
+    found = Preparation(lambda picture: ((own(picture) * std + mean) * 255).round().byte(), mean, std)
     noise = library().fromarray(np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8))
-    return found if torch.equal(found.scale(found.pixels(noise)), own(noise)) else own
+    return found if torch.equal(found(noise), own(noise)) else own
 
 
 def mean_and_std(origin: str, options: dict[str, str], counts: tuple[int, ...] = (3, 1)) -> tuple[Tensor, Tensor]:
@@ -141,14 +119,19 @@ def to_rgb(opened: Any) -> Any:
     return opened.convert("RGB")
 
 
-def resized(image: Any, shorter: int, size: int) -> Any:
-    """The shorter side resized (bilinear, antialiased), then the square in the middle; rounded as torchvision does."""
-    width, height = (shorter * side // min(image.size) for side in image.size)
-    return _middle(image.resize((width, height), _BILINEAR), size)
+def square(image: Any, resize: int, size: int, grey: bool = False) -> Tensor:
+    """Shorter side to `resize` (bilinear, antialiased, rounded as torchvision does), then the middle square, in bytes.
+
+    [3, size, size], or [1, size, size] of greys.
+    """
+    image = image.convert("L") if grey else image
+    width, height = (resize * side // min(image.size) for side in image.size)
+    middle = np.array(_middle(image.resize((width, height), _BILINEAR), size))
+    return torch.from_numpy(middle.reshape(size, size, -1)).permute(2, 0, 1).contiguous()
 
 
 def resized_by_the_paper(image: Any, shorter: int, size: int) -> Any:
-    """The same by bicubic interpolation, as in Section 3.1; the longer side is rounded down.
+    """The square in the middle by bicubic interpolation, as in Section 3.1; the longer side is rounded down.
 
     The ratio is rounded before the side: 214 * (256 / 214) is 255.99..., and becomes 255. Table 1 used images that
     were prepared so, which is why it stays; but no side becomes smaller than the square.

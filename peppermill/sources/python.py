@@ -29,13 +29,14 @@ def source(text: str, pretrained: bool = True) -> Source:
     return made
 
 
-def data(text: str) -> Any:
+def data(text: str, *_: object) -> Any:
     """What the factory returns: anything that `fit` takes."""
     return _call(text)
 
 
 def _call(text: str) -> Any:
     module_name, _, name = text.partition(":")
+    module_name = module_name.removesuffix(".py")  # which shells complete
     if not all(part.isidentifier() for part in (*module_name.split("."), name)):
         raise ValueError(
             f"python:{text} must name a module and a function in it, as in `python:package.module:factory`: run the "
@@ -44,29 +45,24 @@ def _call(text: str) -> Any:
     if "" not in sys.path:
         sys.path.insert(0, "")
     try:
-        return _made(text, module_name, name)
-    except SystemExit as error:
-        raise ValueError(
-            f"python:{text} ended Python with exit code {error.code}: let it return what it makes."
-        ) from error
-
-
-def _made(text: str, module_name: str, name: str) -> Any:
-    try:
         module = importlib.import_module(module_name)
+        factory = getattr(module, name, None)
+        if not callable(factory):
+            offered = [known for known, value in vars(module).items() if callable(value) and not known.startswith("_")]
+            near = difflib.get_close_matches(name, offered)
+            advice = f"did you mean {', '.join(near)}?" if near else f"it has {', '.join(offered[:8]) or 'none'}."
+            raise ValueError(f"python:{text}: {module_name} has no function {name!r}; {advice}")
+        try:
+            inspect.signature(factory).bind()
+        except TypeError as error:
+            raise ValueError(f"python:{text} is called without arguments, and cannot be ({error}).") from error
+        return factory()
     except ModuleNotFoundError as error:
         raise ValueError(
             f"python:{text}: there is no module {error.name!r}. Run the command in the folder that holds it, or "
             "install its package."
         ) from error
-    factory = getattr(module, name, None)
-    if not callable(factory):
-        offered = [known for known, value in vars(module).items() if callable(value) and not known.startswith("_")]
-        near = difflib.get_close_matches(name, offered)
-        advice = f"did you mean {', '.join(near)}?" if near else f"it has {', '.join(offered[:8]) or 'none'}."
-        raise ValueError(f"python:{text}: {module_name} has no function {name!r}; {advice}")
-    try:
-        inspect.signature(factory).bind()
-    except TypeError as error:
-        raise ValueError(f"python:{text} is called without arguments, and cannot be ({error}).") from error
-    return factory()
+    except SystemExit as error:
+        raise ValueError(
+            f"python:{text} ended Python with exit code {error.code}: let it return what it makes."
+        ) from error

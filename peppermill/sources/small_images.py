@@ -83,7 +83,7 @@ DATASETS = {
 }
 
 
-def data(name: str, text: str) -> tuple[Tensor, Tensor]:
+def data(name: str, text: str, *_: object) -> tuple[Tensor, Tensor]:
     """(images, labels) of `name:train` or `name:test`: 0..1, or minus mean over std if the options say so."""
     split, options = split_query(text, name, ("mean", "std"))
     published = DATASETS[name]

@@ -12,6 +12,8 @@ from torch import nn
 
 from peppermill.plumbing.optional import VERSIONS, reason
 
+CONNECT = "connect to the network once, or give weights of your own with `--weights FILE`"
+
 
 @dataclass(frozen=True)
 class Source:
@@ -61,22 +63,16 @@ def one_of(options: dict[str, str], name: str, choices: tuple[str, ...], default
     return value
 
 
-def wants_weights(options: dict[str, str], otherwise: bool) -> bool:
-    """Whether to load pre-trained weights; `?pretrained=false` says no."""
-    return one_of(options, "pretrained", ("true", "false"), str(otherwise)) == "true"
-
-
-def class_count(options: dict[str, str], pretrained: bool, argument: str) -> dict[str, int]:
-    """`?classes=10` as an argument of the library; it needs weights from elsewhere."""
-    if "classes" not in options:
-        return {}
-    count = whole_number(options, "classes", 1)
-    if pretrained:
+def weights_and_classes(options: dict[str, str], otherwise: bool, argument: str = "") -> tuple[bool, dict[str, int]]:
+    """Whether to load pre-trained weights (`?pretrained=false` says no), and `?classes=10` as a library's argument."""
+    pretrained = one_of(options, "pretrained", ("true", "false"), str(otherwise)) == "true"
+    sizes = {argument: whole_number(options, "classes", 1)} if "classes" in options else {}
+    if sizes and pretrained:
         raise ValueError(
-            f"`classes={count}` would put a fresh, untrained last layer on the pre-trained network: use it with "
-            "`pretrained=false` or `--weights FILE`."
+            f"`classes={options['classes']}` would put a fresh, untrained last layer on the pre-trained network: use "
+            "it with `pretrained=false` or `--weights FILE`."
         )
-    return {argument: count}
+    return pretrained, sizes
 
 
 def refuse_unknown(scheme: str, name: str, known: Iterable[str]) -> None:
@@ -90,7 +86,7 @@ def refuse_unknown(scheme: str, name: str, known: Iterable[str]) -> None:
 
 
 @contextmanager
-def one_clear_line(text: str, cure: str) -> Iterator[None]:
+def one_clear_line(text: str, cure: str = CONNECT) -> Iterator[None]:
     """A library's failure to load or build a model, as one line with the cure and the library's own words."""
     try:
         yield

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from peppermill.plumbing.optional import importing
-from peppermill.sources.source import Source, class_count, one_clear_line, refuse_unknown, split_query, wants_weights
+from peppermill.sources.source import Source, one_clear_line, refuse_unknown, split_query, weights_and_classes
 
 
 def source(text: str, pretrained: bool = True) -> Source:
@@ -12,7 +12,7 @@ def source(text: str, pretrained: bool = True) -> Source:
         import timm
         import timm.data
     name, options = split_query(text, "timm", ("pretrained", "classes"))
-    pretrained = wants_weights(options, pretrained)
+    pretrained, sizes = weights_and_classes(options, pretrained, "num_classes")
     architecture, _, tag = name.partition(".")
     if ":" not in name:
         refuse_unknown("timm", architecture, timm.list_models())
@@ -21,10 +21,7 @@ def source(text: str, pretrained: bool = True) -> Source:
             refuse_unknown("timm", name, tagged)
         elif pretrained and not tagged:
             raise ValueError(f"timm:{name} has no pre-trained weights: give your own with `--weights FILE`.")
-    sizes = class_count(options, pretrained, "num_classes")
-    with one_clear_line(
-        f"timm:{name}", "connect to the network once, or give weights of your own with `--weights FILE`"
-    ):
+    with one_clear_line(f"timm:{name}"):
         model = timm.create_model(name, pretrained=pretrained, **sizes).eval()
     prepare = timm.data.create_transform(**timm.data.resolve_model_data_config(model), is_training=False)
     names, subset = (model.pretrained_cfg or {}).get("label_names"), timm.data.infer_imagenet_subset(model)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from peppermill.plumbing.optional import importing
 from peppermill.plumbing.progress import is_shown
-from peppermill.sources.source import Source, class_count, one_clear_line, refuse_unknown, split_query, wants_weights
+from peppermill.sources.source import Source, one_clear_line, refuse_unknown, split_query, weights_and_classes
 
 
 def source(text: str, pretrained: bool = True) -> Source:
@@ -19,10 +19,7 @@ def source(text: str, pretrained: bool = True) -> Source:
     known, chosen = models.get_model_weights(name), options.get("weights", "DEFAULT")
     if chosen not in known.__members__:
         raise ValueError(f"torchvision:{name} has no weights {chosen!r}: choose one of {', '.join(known.__members__)}.")
-    weights, pretrained = known[chosen], wants_weights(options, pretrained)
-    sizes = class_count(options, pretrained, "num_classes")
-    with one_clear_line(
-        f"torchvision:{name}", "connect to the network once, or give weights of your own with `--weights FILE`"
-    ):
+    weights, (pretrained, sizes) = known[chosen], weights_and_classes(options, pretrained, "num_classes")
+    with one_clear_line(f"torchvision:{name}"):
         model = models.get_model(name, weights=weights if pretrained else None, progress=is_shown(), **sizes).eval()
     return Source(model, weights.transforms(), None if sizes else tuple(weights.meta["categories"]))

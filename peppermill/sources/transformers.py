@@ -12,7 +12,7 @@ from torch import Tensor
 
 from peppermill.plumbing.files import read_object
 from peppermill.plumbing.optional import importing
-from peppermill.sources.source import Source, one_clear_line, split_query, wants_weights, whole_number
+from peppermill.sources.source import Source, one_clear_line, split_query, weights_and_classes, whole_number
 
 LONGEST_TEXT = 512  # in tokens; attention costs the square of it
 HEADS = ("classifier.weight", "classifier.out_proj.weight", "score.weight")  # last layers, trained with an adapter
@@ -53,7 +53,7 @@ def source(text: str, pretrained: bool = True) -> Source:
     is_image = saved.endswith("ForImageClassification") if saved else of_pictures
     kind = getattr(transformers, f"AutoModelFor{'Image' if is_image else 'Sequence'}Classification")
     with one_clear_line(f"hf:{name}", _cure(Path(name))):
-        if wants_weights(options, pretrained):
+        if weights_and_classes(options, pretrained)[0]:
             # An adapter brings its own head. The one that it replaces is random, and part of the fingerprint.
             other_head = {"ignore_mismatched_sizes": True} if adapter else {}
             with torch.random.fork_rng(devices=[]):

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from peppermill.likelihood import check_batch
-from peppermill.plumbing.nested import InputGuard, as_arguments, map_tensors, output_tensor
+from peppermill.plumbing.nested import InputGuard, as_arguments, map_tensors, output_tensor, placed
 from peppermill.plumbing.networks import as_network, device_of, dtype_of, explain_shapes, refuse_training_mode
 from peppermill.predictions import likelihood_of
 from peppermill.streaming.numbered_batches import NumberedBatch, read_ahead, stream_of
-from peppermill.types import Data, Inputs, Likelihood
+from peppermill.types import Data, Inputs, Likelihood, LikelihoodLike
 from peppermill.uncertainty import CLASS_UNCERTAINTIES, VARIANCES, without_members
 
 WITHOUT_MEMBERS = ("probabilities", "confidence", "entropy", "variance")
@@ -46,7 +46,7 @@ class BatchColumns:
         predictor: Any,
         columns: str | Sequence[str] | None = None,
         top: int | None = None,
-        likelihood: str | Likelihood | None = None,
+        likelihood: LikelihoodLike | None = None,
     ) -> None:
         self.predictor = as_network(predictor)
         refuse_training_mode(self.predictor)
@@ -60,14 +60,10 @@ class BatchColumns:
 
     @torch.no_grad()
     def __call__(self, batch: NumberedBatch) -> dict[str, np.ndarray]:
-        missing = batch.size - len(batch.rows) if batch.number else 0
-
-        def placed(tensor: Tensor) -> Tensor:
-            if missing > 0:
-                tensor = torch.cat([tensor, tensor[-1:].expand(missing, *tensor.shape[1:])])
-            return tensor.to(self.device, self.dtype if tensor.is_floating_point() else None)
-
-        args, kwargs = as_arguments(map_tensors(placed, batch.inputs))
+        missing, inputs = batch.size - len(batch.rows) if batch.number else 0, batch.inputs
+        if missing > 0:
+            inputs = map_tensors(lambda t: torch.cat([t, t[-1:].expand(missing, *t.shape[1:])]), inputs)
+        args, kwargs = as_arguments(placed(inputs, self.device, self.dtype))
         with explain_shapes(self.predictor):
             predictions, uncertainty = self._predictions(args, kwargs)
         known = {"mean": predictions[..., 0], "log_variance": predictions[..., 1], "log_probs": predictions}
@@ -96,8 +92,10 @@ class BatchColumns:
         if unsure and self.members:
             found = self.predictor.uncertainty(*args, **kwargs)
             return self.likelihood.predict(found.outputs), dict(found.values)
-        outputs = output_tensor(self.guard(self.predictor, args, kwargs))
-        if not self.members:
+        if self.members:  # which guard the inputs themselves
+            outputs = self.predictor(*args, **kwargs)
+        else:
+            outputs = output_tensor(self.guard(self.predictor, args, kwargs))
             shape = outputs.shape[1:] if outputs.ndim < 2 else self.likelihood.predict(outputs[:1]).shape[1:-1]
             kind = torch.double if self.likelihood.name == "gaussian" else torch.long
             labels = torch.zeros(len(outputs), *shape, dtype=kind, device=outputs.device)
@@ -112,7 +110,7 @@ def stream(
     *,
     columns: str | Sequence[str] | None = None,
     top: int | None = None,
-    likelihood: str | Likelihood | None = None,
+    likelihood: LikelihoodLike | None = None,
     batch_size: int = 500,
 ) -> Iterator[dict[str, np.ndarray]]:
     """The predictions of a network or an ensemble batch by batch, for data of any length, with labels or without.

@@ -6,18 +6,20 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Siz
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import chain, islice
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, SequentialSampler, TensorDataset
 
 from peppermill.datasets.loaders import rebuild_loader
-from peppermill.plumbing.nested import digest_of, shapes_of
+from peppermill.plumbing.nested import as_arguments, digest_of, map_arrays, placed, shapes_of, split_inputs
+from peppermill.plumbing.networks import device_of, dtype_of
 from peppermill.types import Data, Inputs
 
 DIGEST_ROWS, DIGEST_PLACES = 64, 16  # of arrays, which tell one from another
+NO_ITEMS = "`data` has no items: there is nothing to predict."
 
 #: Whether the batch of this number is needed.
 Wanted = Callable[[int], bool]
@@ -35,37 +37,20 @@ class NumberedBatch:
     names: Sequence[str] | None = None
 
 
-class BatchStream(Protocol):
-    """Batches in a fixed order. `items` and `count`, the number of batches, are None if only reading tells."""
-
-    items: int | None
-    count: int | None
-
-    def read(self, wanted: Wanted) -> Iterator[NumberedBatch]: ...
-
-    def fingerprint(self) -> dict[str, Any]:
-        """What identifies the data, as far as that is known without reading all of them."""
-        ...
-
-
-def stream_of(data: Data | Inputs, batch_size: int = 500) -> BatchStream:
+def stream_of(data: Data | Inputs, batch_size: int = 500) -> Indexed | Sequential:
     """Any data as a stream: what `fit` takes, or inputs alone.
 
     A batch that is a tuple of several ends with its labels; a dict has them under "labels" or "label", or has none.
     """
     if batch_size < 1:
         raise ValueError(f"`batch_size={batch_size}` must be at least 1 item.")
-    if isinstance(data, TensorDataset):
-        inputs, labels = data.tensors[:-1] or data.tensors, data.tensors[-1] if len(data.tensors) > 1 else None
-        data = Arrays(inputs[0] if len(inputs) == 1 else inputs, labels)
-    elif isinstance(data, (Tensor, np.ndarray, Mapping)):
-        data = Arrays(data)
-    elif isinstance(data, tuple) and len(data) == 2 and isinstance(data[1], (Tensor, np.ndarray)):
-        data = Arrays(*data)
+    is_pair = isinstance(data, tuple) and len(data) == 2 and isinstance(data[1], (Tensor, np.ndarray))
+    if is_pair or isinstance(data, (Tensor, np.ndarray, Mapping, TensorDataset)):
+        data = Arrays(*split_inputs(getattr(data, "tensors", data)))
     if hasattr(data, "read_rows"):
-        return Indexed(data, batch_size)
+        return Indexed(data, len(cast(Sized, data)), batch_size)
     if hasattr(data, "in_batches"):
-        return cast(BatchStream, data.in_batches(batch_size))
+        return Sequential(data.in_batches(batch_size))
     if isinstance(data, Dataset) or hasattr(data, "__getitems__"):
         data = DataLoader(data, batch_size=batch_size)  # type: ignore[arg-type]
     if not isinstance(data, Iterable) or isinstance(data, str):
@@ -78,28 +63,71 @@ def stream_of(data: Data | Inputs, batch_size: int = 500) -> BatchStream:
         return Sequential(data)
     if not isinstance(data.sampler, SequentialSampler):
         raise ValueError("`data` is shuffled, so that a restart could not go on where it ended: use `shuffle=False`.")
-    return IndexedLoader(data)
+    return Indexed(data, len(cast(Sized, data.dataset)), data.batch_size)
+
+
+def calls_of(network: nn.Module, data: Data | Inputs) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
+    """The arguments of the network's call for each batch of any data."""
+    device, dtype, batch = device_of(network), dtype_of(network), None
+    for batch in read_ahead(stream_of(data).read(lambda number: True)):
+        yield as_arguments(placed(batch.inputs, device, dtype))
+    if batch is None:
+        raise ValueError(NO_ITEMS)
 
 
 @dataclass
 class Indexed:
-    """Batches of what can be read from any row on: `Arrays`, or the files of `peppermill.sources`."""
+    """Batches of data with indices, a DataLoader or what has `read_rows`: only the wanted ones are read."""
 
     data: Any
+    items: int
     batch_size: int
 
-    def __post_init__(self) -> None:
-        self.items: int | None = len(self.data)
-        self.count: int | None = -(-len(self.data) // self.batch_size)
+    @property
+    def count(self) -> int:
+        return -(-self.items // self.batch_size)  # also of a loader with `drop_last`, which would lose items
 
     def read(self, wanted: Wanted) -> Iterator[NumberedBatch]:
-        for number in filter(wanted, range(self.count or 0)):
-            start = number * self.batch_size
-            rows, *found = self.data.read_rows(start, min(start + self.batch_size, len(self.data)))
-            yield NumberedBatch(number, np.asarray(rows), self.batch_size, *found)
+        numbers, again = (filter(wanted, range(self.count)) for _ in range(2))
+        spans = (range(k * self.batch_size, min((k + 1) * self.batch_size, self.items)) for k in again)
+        if not isinstance(self.data, DataLoader):
+            for number, span in zip(numbers, spans, strict=True):
+                rows, *found = self.data.read_rows(span.start, span.stop)
+                yield NumberedBatch(number, np.asarray(rows), self.batch_size, *found)
+            return
+        for number, raw in zip(numbers, rebuild_loader(self.data, batch_sampler=spans), strict=True):
+            inputs, labels = split_inputs(raw)
+            rows = number * self.batch_size + np.arange(_length(inputs))
+            yield NumberedBatch(number, rows, self.batch_size, inputs, labels)
 
-    def fingerprint(self) -> dict[str, Any]:
-        return {"items": self.items, "digest": self.data.digest()}
+
+@dataclass
+class Sequential:
+    """Batches that come one after another and have no indices: those that are not wanted are read and dropped.
+
+    What has `read_rows` is decoded only if it is wanted. The numbers of items and batches are known after reading.
+    """
+
+    data: Iterable[Any]
+    items: int | None = field(default=None, init=False)
+    count: int | None = field(default=None, init=False)
+
+    def read(self, wanted: Wanted) -> Iterator[NumberedBatch]:
+        source = self.data
+        if isinstance(source, Iterator):  # the first batch, which `fingerprint` reads, is put back
+            head = list(islice(source, 1))
+            self.data, source = chain(head, source), chain(head, source)
+        start, number, size = 0, -1, 0
+        for number, raw in enumerate(source):
+            later = hasattr(raw, "read_rows")
+            inputs, labels = (None, None) if later else split_inputs(raw)
+            length = len(raw) if later else _length(inputs)
+            size = size or length
+            if wanted(number):
+                rows, inputs, labels, *_ = raw.read_rows(0, length) if later else (range(length), inputs, labels)
+                yield NumberedBatch(number, start + np.array(rows, int), size, inputs, labels)
+            start += length
+        self.items, self.count = start, number + 1
 
 
 @dataclass(frozen=True)
@@ -110,13 +138,16 @@ class Arrays:
     labels: Any = None
 
     def __len__(self) -> int:
-        lengths = sorted({len(array) for array in (*_leaves(self.inputs), *_leaves(self.labels))})
+        lengths: set[int] = set()
+        map_arrays(lambda array: lengths.add(len(array)), (self.inputs, self.labels))
         if len(lengths) != 1:
-            raise ValueError(f"`data` needs arrays of one length, but theirs are {', '.join(map(str, lengths))}.")
-        return lengths[0]
+            shown = ", ".join(map(str, sorted(lengths)))
+            raise ValueError(f"`data` needs arrays of one length, but theirs are {shown}.")
+        return lengths.pop()
 
     def read_rows(self, start: int, stop: int) -> tuple[np.ndarray, Inputs, Any]:
-        return np.arange(start, stop), _rows_of(self.inputs, start, stop), _rows_of(self.labels, start, stop)
+        inputs, labels = map_arrays(lambda array: _rows_of(array, start, stop), (self.inputs, self.labels))
+        return np.arange(start, stop), inputs, labels
 
     def digest(self) -> int:
         """Of rows at the beginning, at the end, and at some places between."""
@@ -124,93 +155,24 @@ class Arrays:
         return digest_of([self.read_rows(start, min(start + DIGEST_ROWS, len(self))) for start in starts])
 
 
-def _leaves(value: Any) -> Iterator[Any]:
-    for part in value.values() if isinstance(value, Mapping) else value if isinstance(value, (tuple, list)) else ():
-        yield from _leaves(part)
-    if isinstance(value, (Tensor, np.ndarray)):
-        yield value
-
-
-def _rows_of(value: Any, start: int, stop: int) -> Any:
-    if isinstance(value, Mapping):
-        return {name: _rows_of(part, start, stop) for name, part in value.items()}
-    if isinstance(value, (tuple, list)):
-        return tuple(_rows_of(part, start, stop) for part in value)
-    if isinstance(value, np.memmap) and not isinstance(value.base, np.ndarray) and value.flags.c_contiguous:
-        shape = (stop - start, *value.shape[1:])  # read, because the pages of a map count as memory once touched
-        place = value.offset + start * (value.nbytes // len(value))
-        found = np.fromfile(value.filename or "", value.dtype, int(np.prod(shape)), offset=place)
+def _rows_of(array: Tensor | np.ndarray, start: int, stop: int) -> Tensor:
+    if isinstance(array, Tensor):
+        return array[start:stop]
+    if isinstance(array, np.memmap) and not isinstance(array.base, np.ndarray) and array.flags.c_contiguous:
+        shape = (stop - start, *array.shape[1:])  # read, because the pages of a map count as memory once touched
+        place = array.offset + start * (array.nbytes // len(array))
+        found = np.fromfile(array.filename or "", array.dtype, int(np.prod(shape)), offset=place)
         return torch.from_numpy(found.reshape(shape))
-    if isinstance(value, np.ndarray):
-        return torch.from_numpy(np.require(value[start:stop], requirements="W"))
-    return value if value is None else value[start:stop]
+    return torch.from_numpy(np.require(array[start:stop], requirements="W"))
 
 
-@dataclass
-class IndexedLoader:
-    """A DataLoader in the order of a data set with indices: only the items of wanted batches are read."""
-
-    loader: DataLoader[Any]
-
-    def __post_init__(self) -> None:
-        assert isinstance(self.loader.dataset, Sized)
-        self.items: int | None = len(self.loader.dataset)
-        self.count: int | None = -(-self.items // (self.loader.batch_size or 1))  # `drop_last` would lose items
-
-    def read(self, wanted: Wanted) -> Iterator[NumberedBatch]:
-        items, size = self.items or 0, self.loader.batch_size or 1
-        numbers, again = (filter(wanted, range(self.count or 0)) for _ in range(2))
-        chosen = (range(k * size, min((k + 1) * size, items)) for k in again)
-        for number, raw in zip(numbers, rebuild_loader(self.loader, batch_sampler=chosen), strict=True):
-            inputs, labels = split_inputs(raw)
-            yield NumberedBatch(number, number * size + np.arange(_length(inputs)), size, inputs, labels)
-
-    def fingerprint(self) -> dict[str, Any]:
-        return {"items": self.items, **first_batch(self)}
-
-
-@dataclass
-class Sequential:
-    """Batches that come one after another and have no indices: those that are not wanted are read and dropped."""
-
-    source: Iterable[Any]
-    items: int | None = field(default=None, init=False)
-    count: int | None = field(default=None, init=False)
-
-    def read(self, wanted: Wanted) -> Iterator[NumberedBatch]:
-        source = self.source
-        if isinstance(source, Iterator):  # the first batch, which `fingerprint` reads, is put back
-            head = list(islice(source, 1))
-            self.source, source = chain(head, source), chain(head, source)
-        start, number, size = 0, -1, 0
-        for number, raw in enumerate(source):
-            inputs, labels = split_inputs(raw)
-            length = _length(inputs)
-            size = size or length
-            if wanted(number):
-                yield NumberedBatch(number, start + np.arange(length), size, inputs, labels)
-            start += length
-        self.items, self.count = start, number + 1
-
-    def fingerprint(self) -> dict[str, Any]:
-        return first_batch(self)
-
-
-def first_batch(stream: BatchStream) -> dict[str, Any]:
-    """A digest of the first batch of a stream."""
+def fingerprint_of(stream: Indexed | Sequential) -> dict[str, Any]:
+    """What identifies the data, as far as that is known without reading all of them: at least the first batch."""
+    known = {} if stream.items is None else {"items": stream.items}
+    if hasattr(stream.data, "digest"):
+        return {**known, "digest": stream.data.digest()}
     batch = next(stream.read(lambda number: number == 0), None)
-    return {"digest": None if batch is None else digest_of((batch.inputs, batch.labels))}
-
-
-def split_inputs(raw: Any) -> tuple[Inputs, Any]:
-    """The inputs of one batch, and its labels if it has them."""
-    if isinstance(raw, Mapping):
-        key = next((key for key in ("labels", "label") if key in raw), None)
-        return {name: value for name, value in raw.items() if name != key}, raw[key] if key else None
-    if isinstance(raw, (tuple, list)):
-        inputs, labels = raw[:-1] or raw, raw[-1] if len(raw) > 1 else None
-        return (inputs[0] if len(inputs) == 1 else tuple(inputs)), labels
-    return raw, None
+    return {**known, "digest": None if batch is None else digest_of((batch.inputs, batch.labels))}
 
 
 def _length(inputs: Inputs) -> int:

@@ -39,6 +39,12 @@ SEARCHES = {
 OTHER_NAMES = {"quick": "two_stage"}  # names of version one
 
 
+def usual_items(tuner: SigmaTuner, items: int | None, size: int, joint: bool) -> int | None:
+    """Forward passes of one item that a search of size m usually needs, for its progress; None if nobody knows."""
+    passes = getattr(tuner, "usual_passes", None)
+    return round(items * size * passes(items, joint)) if items and passes else None
+
+
 def search_named(name: str | None, **settings: Any) -> SigmaTuner:
     """The search of this name with these settings, None meaning the default; `iterations` alone mean golden section."""
     given = {setting: value for setting, value in settings.items() if value is not None}

@@ -10,19 +10,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from torch import Tensor
-
-from peppermill.calibrators.temperature import best_temperature, warn_at_limit
-from peppermill.passes import MemberPass, Request, run_members
-from peppermill.tuning.result import Evaluation, SigmaSearch, check_interval, warn_about
-from peppermill.tuning.search import GOLDEN, GROWTH, Memo, Search, golden_section, grow_bracket
-
-START = 0.02  # the first sigma of a search, in units of the root mean square of the selected weights
+from peppermill.calibrators.temperature import warn_at_limit
+from peppermill.passes import Request, run_members
+from peppermill.tuning.result import Evaluation, SigmaSearch, check_interval, evaluate_pass, warn_about
+from peppermill.tuning.search import GOLDEN, GROWTH, START, Memo, Search, golden_section, grow_bracket
 
 
 @dataclass(frozen=True)
 class Golden:
-    """The paper's golden section on all items, eleven passes of all members or more.
+    """The paper's golden section on all items: with 7 `iterations`, eleven passes of all members or more.
 
     `lower` and `upper` say where to search; without `upper`, a walk from a fiftieth of the weights' root mean square
     finds a bracket.
@@ -34,6 +30,10 @@ class Golden:
 
     def __post_init__(self) -> None:
         check_interval(self.lower, self.upper)
+
+    def usual_passes(self, items: int, joint: bool) -> float:
+        """Passes of all members in most cases: the walk to a bracket, and the section, which T repeats."""
+        return 5.0 + (2 if joint else 1) * self.iterations
 
     def tune(self, request: Request, joint: bool = False) -> SigmaSearch:
         """The best sigma, or the best sigma and T; sigma = 0 always competes."""
@@ -72,15 +72,3 @@ class Golden:
             return Search(tuple(profile.points), left, right)
         needed = math.ceil(math.log(width / (right - left), GOLDEN))
         return golden_section(profile, left, right, min(needed, self.iterations))
-
-
-def evaluate_pass(members: MemberPass, joint: bool, weights: Tensor | None = None) -> Evaluation:
-    """L(sigma) of eq. 6 and, if `joint`, the best T, both from one pass; `weights`, [N], weigh the items."""
-    rows = members.log_likelihoods.double()
-    value = float((rows if weights is None else weights * rows).sum())
-    if not math.isfinite(value):
-        return Evaluation(members.sigma, -math.inf, 1.0, -math.inf)
-    if not joint:
-        return Evaluation(members.sigma, value, 1.0, value)
-    temperature, tempered = best_temperature(members.averaged, members.labels, weights)
-    return Evaluation(members.sigma, value, temperature, max(tempered, value))

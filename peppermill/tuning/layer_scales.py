@@ -15,10 +15,11 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
 
 from peppermill.data import MEMORY_BYTES
-from peppermill.distributed.group import gather_rows, grouped
+from peppermill.distributed.group import grouped
 from peppermill.engines.network_shell import Shells
 from peppermill.likelihood import ensemble_log_likelihoods, example_rows
 from peppermill.noise import Noise
@@ -38,7 +39,9 @@ MINIBATCH_EXAMPLES = 125
 POOL_FRACTION = 0.5  # of the examples, from which the minibatches are drawn: those that surprise the network first
 FIRST_DRAW = 2**33  # beyond the draws of any ensemble, so that the scales are not fitted to its members
 MEANS_KEPT, SQUARES_KEPT = 0.9, 0.99  # of Adam's averages, from step to step
-STEP_PASSES = 2 * PAIRS * 4  # that a step costs for each item: members run forward twice, and backward counts as two
+STEP_PASSES = (
+    2 * PAIRS * 4
+)  # that a step costs for each item: members may run forward twice, and backward counts as two
 
 #: What `Noise.scales` holds: factors of sigma by the name of the array.
 Scales: TypeAlias = tuple[tuple[str, tuple[float, ...]], ...]
@@ -104,7 +107,9 @@ def fit_scales(
         # cuDNN differentiates recurrent layers in training mode only.
         with torch.enable_grad(), torch.backends.cudnn.flags(enabled=not recurrent):
             by_name = dict(zip(center, torch.split(logs, sizes), strict=True))
-            value = minibatch_log_likelihood(request, shells, sigma, by_name, log_temperature, step, minibatch)
+            if step == 0:
+                hold = _activation_bytes(shells, center, minibatch) <= MEMORY_BYTES
+            value = minibatch_log_likelihood(request, shells, sigma, by_name, log_temperature, step, minibatch, hold)
             gradients = torch.autograd.grad(-value, fitted)
         if all(bool(gradient.isfinite().all()) for gradient in gradients):  # too much noise may overflow
             # Adam, in place of torch.optim's, which imports a compiler.
@@ -119,6 +124,8 @@ def fit_scales(
         spent += STEP_PASSES * share
         request.tick(STEP_PASSES * sum(len(labels) for _, labels, _ in minibatch))
     if grouped():  # GPUs differ in the last bits: all processes take what the first one found
+        from peppermill.distributed.gather import gather_rows
+
         average = gather_rows([average[None]], [1], {"`scale`": per})[0][0]
     factors = average.exp().half()  # three digits, which make a short file
     return tuple(zip(center, map(tuple, (part.tolist() for part in torch.split(factors, sizes))), strict=True)), spent
@@ -132,6 +139,7 @@ def minibatch_log_likelihood(
     log_temperature: Tensor,
     step: int,
     minibatch: list[WeightedBatch],
+    hold: bool = False,
 ) -> Tensor:
     """L of eq. 6 on some items with the noise of one step, as a differentiable function of s and ln T."""
     center, likelihood, views = request.perturbation.center, request.likelihood, request.views or (IDENTITY,)
@@ -151,6 +159,8 @@ def minibatch_log_likelihood(
         for j, params in enumerate(members):
 
             def run(args: Any, kwargs: Any, params: Params = params) -> Tensor:
+                if hold:  # the activations of all members: faster by a third
+                    return output_tensor(shells(params, args, kwargs)).unsqueeze(0)
                 # A checkpoint holds the activations of one member at a time, and runs it forward twice.
                 return output_tensor(checkpoint(shells, params, args, kwargs, use_reentrant=False)).unsqueeze(0)
 
@@ -169,6 +179,21 @@ def minibatch_log_likelihood(
             rows = ensemble_log_likelihoods(torch.stack([likelihood.log_likelihoods(p, counted) for p in predictions]))
         total = total + (weights[example_rows(likelihood, labels)] * rows).sum()
     return total
+
+
+def _activation_bytes(shells: Shells, center: Params, minibatch: list[WeightedBatch]) -> int:
+    """What a minibatch of this size needs if the activations of all members are held."""
+    sizes: list[int] = []
+
+    def count(tensor: Tensor) -> Tensor:
+        sizes.append(tensor.nbytes)
+        return tensor
+
+    with saved_tensors_hooks(count, lambda tensor: tensor):
+        shells(
+            {name: value.detach().requires_grad_() for name, value in center.items()}, *as_arguments(minibatch[0][0])
+        )
+    return 2 * PAIRS * len(minibatch) * sum(sizes)
 
 
 def _minibatches(request: Request, steps: int) -> Iterator[tuple[list[WeightedBatch], float]]:

@@ -18,8 +18,7 @@ from peppermill.calibrators.temperature import best_temperature
 from peppermill.likelihood import ensemble_log_likelihoods, temper
 from peppermill.passes import Request, run_members
 from peppermill.plumbing.warnings import warn_user
-from peppermill.tuning.golden import evaluate_pass
-from peppermill.tuning.result import SigmaSearch
+from peppermill.tuning.result import SigmaSearch, evaluate_pass
 
 MAX_BYTES = 2**30  # of the log-probabilities of all members in the pool
 

@@ -1,15 +1,20 @@
-"""What a search for sigma* and a race of candidates found, and what their user should know about it."""
+"""What a search for sigma* found, and what its user should know about it."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from peppermill.plumbing.display import Table, shows_table
 from peppermill.plumbing.warnings import warn_user
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from peppermill.passes import MemberPass
+
 ROUNDING = 1e-6  # in nats for each item: a smaller gain may be float32 arithmetic, which differs with the batch size
-VERDICTS = ("chosen", "worse", "not better by a standard error")  # on a candidate of a race
 
 
 @dataclass(frozen=True)
@@ -81,40 +86,18 @@ class SigmaSearch:
         return evaluation.tempered_log_likelihood if self.joint else evaluation.log_likelihood
 
 
-@dataclass(frozen=True)
-class Candidate:
-    """One entry of the race: what it is, what it costs, and how it did."""
+def evaluate_pass(members: MemberPass, joint: bool, weights: Tensor | None = None) -> Evaluation:
+    """L(sigma) of eq. 6 and, if `joint`, the best T, both from one pass; `weights`, [N], weigh the items."""
+    rows = members.log_likelihoods.double()
+    value = float((rows if weights is None else weights * rows).sum())
+    if not math.isfinite(value):
+        return Evaluation(members.sigma, -math.inf, 1.0, -math.inf)
+    if not joint:
+        return Evaluation(members.sigma, value, 1.0, value)
+    from peppermill.calibrators.temperature import best_temperature
 
-    name: str
-    passes: int
-    parameters: int  # fitted numbers
-    nll: float  # cross-fitted, per item
-    difference: float  # of the NLL from the choice's
-    error: float  # the standard error of that difference, paired by example
-    verdict: str  # one of VERDICTS
-
-
-@shows_table
-@dataclass(frozen=True)
-class Race:
-    """All candidates, best first, on the items of the validation data; `spent` counts passes over all of them."""
-
-    candidates: tuple[Candidate, ...]
-    items: int
-    spent: float
-    note: str
-
-    @property
-    def choice(self) -> Candidate:
-        return next(candidate for candidate in self.candidates if candidate.verdict == "chosen")
-
-    def table(self) -> Table:
-        """Each candidate: name, passes, NLL, difference from the choice with its standard error, verdict."""
-        rows = []
-        for c in self.candidates:
-            difference = f"{c.difference:+.4f} ± {c.error:.4f}" if c.verdict != "chosen" else ""
-            rows.append((c.name, str(c.passes), f"{c.nll:.4f}", difference, c.verdict))
-        return Table(("candidate", "passes", "NLL", "difference", "verdict"), rows, note=self.note)
+    temperature, tempered = best_temperature(members.averaged, members.labels, weights)
+    return Evaluation(members.sigma, value, temperature, max(tempered, value))
 
 
 def check_interval(lower: float | None, upper: float | None) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 GOLDEN = (math.sqrt(5) - 1) / 2
 GROWTH = 1 / GOLDEN**2  # of three points that grow by this, the middle one is the lower golden section of [0, last]
+START = 0.02  # the first sigma of a search, in units of the root mean square of the selected weights
 Point = tuple[float, float]
 
 

@@ -11,12 +11,17 @@ from scipy.optimize import minimize
 
 import peppermill as pm
 from peppermill.calibrators import CALIBRATORS, calibrator_from, cross_fitted, fit_calibrator_on
+from peppermill.calibrators.linear_scaling import corrected, fit_correction
 from peppermill.calibrators.temperature import best_temperature
-from peppermill.calibrators.vector import corrected, fit_correction
 from peppermill.likelihood import temper
 
 CATEGORICAL = pm.Categorical()
 RICHER = ["vector", "matrix"]
+
+
+def fitted_numbers(calibrator):
+    """Those in its arrays; temperature scaling has T alone."""
+    return sum(array.numel() for array in calibrator.arrays().values()) or 1
 
 
 def distorted(items: int, classes: int, seed: int = 0, scale: float = 0.15, bias: float = 0.6):
@@ -41,7 +46,7 @@ def test_a_distortion_by_class_is_found(name):
     gap = nll(warm, *others) - nll(ideal, *others)
     assert gap > 0.02
     assert nll(found, *others) - nll(ideal, *others) < 0.15 * gap
-    assert found.parameters == {"vector": 8, "matrix": 20}[name]
+    assert fitted_numbers(found) == {"vector": 8, "matrix": 20}[name]
 
 
 @pytest.mark.parametrize("name", RICHER)
@@ -74,14 +79,14 @@ def test_numbers_and_arrays_give_the_same_calibrator_again(name):
     found = fit_calibrator_on(name, log_probs, labels, CATEGORICAL)
     again = calibrator_from(found.to_json(), {key: array.clone() for key, array in found.arrays().items()})
     assert torch.equal(again(log_probs), found(log_probs))
-    assert (again.name, again.parameters) == (found.name, found.parameters) == (name, found.parameters)
+    assert again.name == found.name == name
     assert all(array.dtype == torch.float32 for array in found.arrays().values())
 
 
 @pytest.mark.parametrize("name", list(CALIBRATORS))
 def test_a_row_knows_how_many_numbers_are_fitted(name):
     log_probs, labels = distorted(300, 4)
-    assert CALIBRATORS[name].numbers(4) == fit_calibrator_on(name, log_probs, labels, CATEGORICAL).parameters
+    assert CALIBRATORS[name].numbers(4) == fitted_numbers(fit_calibrator_on(name, log_probs, labels, CATEGORICAL))
 
 
 @pytest.mark.parametrize("name", CALIBRATORS)

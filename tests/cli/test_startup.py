@@ -44,6 +44,31 @@ def test_the_shell_completes_the_names_of_commands_without_torch(words, expected
     assert (sorted(found), imported) == (expected, "False False")
 
 
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("peppermill fit --eng", ["--engine"]),
+        ("peppermill fit --ind", ["--independent"]),
+        ("peppermill calibrate model data --s", ["--seed", "--split-seed"]),
+        ("peppermill report --", ["--help", "--out"]),
+        ("peppermill fit --temperature --ite", ["--iterations"]),
+    ],
+)
+def test_the_shell_completes_options_without_torch(words, expected):
+    count = len(words.split()) - 1
+    asked = {"_PEPPERMILL_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": f"{count}"}
+    *found, imported = python(COMMAND_LINE, **asked).split("\n")[:-1]
+    assert (sorted(found), imported) == (expected, "False False")
+
+
+def test_the_options_that_a_shell_completes_are_those_of_the_commands():
+    """Otherwise run `python scripts/update_docs.py`."""
+    sys.path.append(str(Path(CHECKOUT, "scripts")))
+    import update_docs
+
+    assert update_docs.OPTIONS.read_text(encoding="utf-8") == update_docs.options()
+
+
 @pytest.mark.slow
 def test_importing_the_library_imports_no_torch_and_using_fit_no_pictures_or_reports():
     code = """

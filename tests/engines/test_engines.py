@@ -245,6 +245,26 @@ def test_torch_compile_sees_plain_calls():
         torch.testing.assert_close(torch.compile(pep, backend="eager")(x), pep(x), atol=1e-10, rtol=0)
 
 
+def test_torch_compile_leaves_what_the_network_keeps_alone():
+    """A member's outputs stay in a structure of ours, not in the user's network."""
+
+    class Remembers(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.last = nn.Linear(6, 3), None
+
+        def forward(self, x):
+            self.last = self.layer(x)
+            return self.last
+
+    torch.manual_seed(0)
+    model, x = Remembers().eval(), torch.randn(4, 6)
+    pep = pm.PepEnsemble.at_sigma(model, 0.2, size=2)
+    with torch.no_grad():
+        torch.testing.assert_close(torch.compile(pep, backend="eager")(x), pep(x))
+    assert model.last is None
+
+
 @pytest.mark.parametrize("engine", ["fast", "Loop"])
 def test_unknown_engines_are_refused_with_the_known_ones(engine):
     with pytest.raises(ValueError, match="choose one of auto, loop, vmap, graphs, compile"):

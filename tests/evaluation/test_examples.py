@@ -160,6 +160,6 @@ def test_the_scores_of_many_pixels_are_kept_by_image_and_bin():
     log_probs = torch.randn(10_000, 3, generator=torch.Generator().manual_seed(0)).log_softmax(dim=1)
     labels = torch.zeros(10_000, dtype=torch.long)
     scores = item_scores(pm.Predictions(log_probs, labels, log_probs[:, 0], pm.Categorical(), images), bins=20)
-    assert {name: score.terms.totals.shape for name, score in scores.items()} == {
+    assert {name: score.totals.shape for name, score in scores.items()} == {
         "nll": (4,), "brier": (4,), "ece": (4, 20), "error": (4,), "aurc": (4,)
     }  # fmt: skip

@@ -13,8 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import peppermill as pm
 from peppermill.calibrators.temperature import Temperature
 from peppermill.ensemble import PepEnsemble
-from peppermill.evaluation.member_count import size_curve_of
-from peppermill.evaluation.scores import Estimate
+from peppermill.evaluation.bootstrap import Estimate
 from peppermill.noise import Noise
 from peppermill.parameters import select
 from peppermill.recipe import Recipe, fingerprint
@@ -177,8 +176,8 @@ def test_sizes_that_the_ensemble_does_not_have_are_refused(fitted, sizes):
 
 def test_a_pass_of_members_is_not_enough_for_a_temperature(fitted):
     pep, test = fitted
-    with pytest.raises(ValueError, match=r"a calibrator needs every class, not the label's alone: use `size_curve`"):
-        size_curve_of(pep.with_temperature(1.5), pep.member_pass(test))
+    with pytest.raises(ValueError, match=r"every class, not the label's alone: give `size_curve` the data"):
+        pm.size_curve(pep.with_temperature(1.5), pep.member_pass(test))
 
 
 def test_a_run_has_the_curve_of_its_ensemble_without_temperature(fitted):

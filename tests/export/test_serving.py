@@ -96,5 +96,9 @@ def test_triton_gets_the_names_and_types_of_the_file(pep, tmp_path):
     values = [*session.get_inputs(), *session.get_outputs()]
     assert named == [value.name for value in values]
     assert {value.type for value in values} == {"tensor(float)"}
+    assert all(isinstance(value.shape[0], str) for value in values)  # any number of items, as max_batch_size needs
+    dims = [found.split(",") for found in re.findall(r"TYPE_FP32 dims: \[ ([\d, ]+) \]", config)]
+    assert [len(one) for one in dims[:2]] == [len(value.shape) - 1 for value in values[:2]]
     assert session.get_outputs()[1].shape[1:] == []  # hence the reshape
+    assert dims[-1] == dims[0]  # the item that warms up
     assert config.count("{") == config.count("}")

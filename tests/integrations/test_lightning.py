@@ -221,7 +221,7 @@ def test_a_regression_has_no_calibration_error(tmp_path):
         ({"parameters": "conv"}, {}, "`parameters='conv'` selects nothing in this Module"),
         ({"size": 0}, {}, "`size=0` must be a whole number of members"),
         ({"network": "backbone"}, {}, "`network='backbone'` is not a part of this Module: it has net"),
-        ({"dataloader": 1}, {}, "`dataloader=1` must be one of the 1 loaders, from 0 on"),
+        ({"dataloader": 1}, {}, "`dataloader=1` must be one of the 1 loaders, from 0"),
         ({"path": "."}, {}, "cannot be written: give the path of a file"),
         ({"likelihood": "poisson"}, {}, "`likelihood='poisson'` is unknown"),
         ({"likelihood": "gaussian"}, {}, "a Gaussian likelihood has no temperature"),

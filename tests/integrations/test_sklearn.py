@@ -102,7 +102,7 @@ def test_the_probabilities_are_those_of_calibrate_or_of_fit(overfitted, temperat
     np.testing.assert_allclose(probabilities.sum(axis=1), 1, rtol=1e-12)
     np.testing.assert_allclose(np.exp(found.predict_log_proba(test[0].numpy())), probabilities, rtol=1e-12)
     np.testing.assert_array_equal(found.predict(test[0].numpy()), probabilities.argmax(axis=1))
-    assert found.score(*arrays(test)) == accuracy_score(test[1], found.predict(test[0].numpy()))
+    assert found.score(*arrays(test)) == accuracy_score(arrays(test)[1], found.predict(test[0].numpy()))
     assert (found.n_features_in_, found.classes_.tolist()) == (6, [0, 1, 2])
 
 
@@ -120,8 +120,8 @@ def test_every_option_of_fit_arrives(overfitted):
 def test_labels_are_sorted_where_no_classes_are_named(overfitted, strings):
     model, validation, test = overfitted
     inputs, labels = arrays(validation)
-    numbers = pm.PepClassifier(model, size=2).fit(inputs, labels)
-    named = pm.PepClassifier(model, size=2).fit(inputs, strings[labels])
+    numbers = pm.PepClassifier(model, size=2, temperature=False).fit(inputs, labels)
+    named = pm.PepClassifier(model, size=2, temperature=False).fit(inputs, strings[labels])
     assert named.classes_.tolist() == ["ant", "bee", "cat"]
     np.testing.assert_array_equal(named.predict(test[0]), strings[numbers.predict(test[0])])
     np.testing.assert_array_equal(named.predict_proba(test[0]), numbers.predict_proba(test[0]))
@@ -133,8 +133,9 @@ def test_classes_are_in_the_order_of_the_outputs_and_columns_in_the_order_of_lab
     model, validation, test = overfitted
     classes = np.array(["cat", "ant", "bee"], dtype=kind)
     inputs, labels = arrays(validation)
-    numbers = pm.PepClassifier(model, size=2).fit(inputs, labels)
-    named = pm.PepClassifier(model, size=2, classes=classes.tolist()).fit(inputs, classes[labels])
+    options = {"size": 2, "temperature": False}
+    numbers = pm.PepClassifier(model, **options).fit(inputs, labels)
+    named = pm.PepClassifier(model, classes=classes.tolist(), **options).fit(inputs, classes[labels])
     assert named.classes_.tolist() == ["ant", "bee", "cat"]
     probabilities = numbers.predict_proba(test[0])[:, [1, 2, 0]]
     np.testing.assert_array_equal(named.predict_proba(test[0]), probabilities)
@@ -188,7 +189,7 @@ def test_one_logit_stands_for_the_second_of_two_classes(overfitted, flat):
             return torch.stack([0 * logit, logit], dim=1) if self.pair else logit if flat else logit[:, None]
 
     y = np.where(labels == 1, "yes", "no")
-    one, two = (pm.PepClassifier(One(pair).eval(), size=2).fit(inputs, y) for pair in (False, True))
+    one, two = (pm.PepClassifier(One(pair).eval(), size=2, temperature=False).fit(inputs, y) for pair in (False, True))
     assert one.pep_.sigma == pytest.approx(two.pep_.sigma)
     assert one.classes_.tolist() == ["no", "yes"]
     np.testing.assert_allclose(one.predict_proba(new), two.predict_proba(new), rtol=1e-4, atol=1e-7)
@@ -204,10 +205,11 @@ def test_images_go_in_as_they_are(cnn, images):
 def test_whole_numbers_are_computed_with_or_looked_up(mlp):
     inputs = np.arange(60).reshape(10, 6) % 7
     labels = np.arange(10) % 3
-    found = pm.PepClassifier(mlp, size=2).fit(inputs, labels)
+    found = pm.PepClassifier(mlp, size=2, temperature=False).fit(inputs, labels)
     np.testing.assert_array_equal(found.predict(inputs), found.predict(inputs.astype(np.float32)))
     table = networks.seeded(lambda: nn.Sequential(nn.Embedding(7, 4), nn.Flatten(), nn.Linear(24, 3)))
-    assert pm.PepClassifier(table, size=2).fit(inputs, labels).predict_proba(inputs).shape == (10, 3)
+    found = pm.PepClassifier(table, size=2, temperature=False).fit(inputs, labels)
+    assert found.predict_proba(inputs).shape == (10, 3)
 
 
 @quiet
@@ -291,7 +293,7 @@ def test_a_clone_has_the_same_settings_and_nothing_fitted(mlp):
 
 def test_a_pickle_predicts_the_same(overfitted):
     model, validation, test = overfitted
-    found = pm.PepClassifier(model, size=2).fit(*arrays(validation))
+    found = pm.PepClassifier(model, size=2, temperature=False).fit(*arrays(validation))
     again = pickle.loads(pickle.dumps(found))
     np.testing.assert_array_equal(again.predict_proba(test[0]), found.predict_proba(test[0]))
 
@@ -301,9 +303,10 @@ def test_it_works_in_cross_validation_with_strings(overfitted, strings):
     model, validation, _ = overfitted
     inputs, labels = arrays(validation)
     splits = [(np.arange(300) % 3 != k, np.arange(300) % 3 == k) for k in range(3)]
-    found = cross_val_score(pm.PepClassifier(model, size=2), inputs, strings[labels], cv=splits, scoring="neg_log_loss")
+    classifier = pm.PepClassifier(model, size=2, temperature=False)
+    found = cross_val_score(classifier, inputs, strings[labels], cv=splits, scoring="neg_log_loss")
     for (tuned, scored), score in zip(splits, found, strict=True):
-        pep = pm.calibrate(model, (torch.from_numpy(inputs[tuned]), torch.from_numpy(labels[tuned])), 2)
+        pep = pm.fit(model, (torch.from_numpy(inputs[tuned]), torch.from_numpy(labels[tuned])), size=2)
         expected = pm.predict(pep, (inputs[scored], labels[scored])).log_likelihoods.mean()
         assert score == pytest.approx(float(expected), rel=1e-4)
 

@@ -1,13 +1,17 @@
 """The line that says how far a long job is."""
 
 import io
+import re
 import sys
 import time
 
 import pytest
+import torch
+from torch import nn
 
+import peppermill as pm
 from peppermill.plumbing import progress as module
-from peppermill.plumbing.progress import ProgressLine, progress
+from peppermill.plumbing.progress import line_of, progress
 
 
 class Terminal(io.StringIO):
@@ -67,13 +71,11 @@ def test_two_updates_are_some_time_apart(monkeypatch):
         (6000, 3.0, None, "job  6,000 forward passes of one item, 2,000/s, 3 s"),
         (25, 5.0, 100, "job  " + 7 * "█" + 23 * "░" + "  25/100, 5/s, 15 s left"),
         (100, 4.0, 100, "job  " + 30 * "█" + "  100/100, 25/s, 0 s left"),
-        (120, 4.0, 100, "job  " + 30 * "█" + "  120/100, 30/s, 0 s left"),
+        (120, 4.0, 100, "job  120 forward passes of one item, 30/s, 4 s"),
     ],
 )
 def test_the_line_says_rate_and_time_left(done, seconds, total, text):
-    line = ProgressLine("job", total)
-    line.done = done
-    assert line.text(seconds) == text
+    assert line_of("job", done, total, seconds) == text
 
 
 def test_a_notebook_shows_the_line_too(monkeypatch):
@@ -85,3 +87,24 @@ def test_a_notebook_shows_the_line_too(monkeypatch):
         time.sleep(0.001)
         tick(5)
     assert "5/10" in sys.stderr.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("options", "passes"),
+    [({}, 5), ({"temperature": True}, 7), ({"search": "golden"}, 12), ({"search": "golden", "temperature": True}, 19)],
+)
+@pytest.mark.filterwarnings("ignore:noise does not help")
+def test_fit_has_an_end_in_sight(monkeypatch, options, passes):
+    """600 items and four members; the default search never needs more passes than it says."""
+    monkeypatch.setattr(module, "DELAY_SECONDS", 1e-9)
+    monkeypatch.setattr(module, "INTERVAL_SECONDS", 0.0)
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    torch.manual_seed(0)
+    network, inputs = nn.Sequential(nn.Linear(6, 20), nn.ReLU(), nn.Linear(20, 3)).eval(), torch.randn(600, 6)
+    pep = pm.fit(network, (inputs, torch.randint(3, (600,))), size=4, **options)
+    shown = re.findall(r"fitting sigma  [█░]{30}  ([\d,]+)/([\d,]+)", sys.stderr.getvalue())
+    done, total = ([int(text.replace(",", "")) for text in column] for column in zip(*shown, strict=True))
+    assert set(total) == {passes * 4 * 600}
+    assert done == sorted(done)
+    if "search" not in options:
+        assert done[-1] == pytest.approx(600 * pep.search.passes, rel=0.05)

@@ -150,7 +150,7 @@ def test_misuse_is_refused_with_its_cure() -> None:
         pm.McDropout(network(), 0)
     with pytest.raises(ValueError, match="`models` is empty"):
         pm.DeepEnsemble([])
-    with pytest.raises(ValueError, match=r"1 of `models` are in training mode .*: call `model.eval\(\)` first"):
+    with pytest.raises(ValueError, match=r"cannot be used while it is in training mode: call `model.eval\(\)` first"):
         pm.DeepEnsemble([network(), network().train()])
     with pytest.raises(TypeError, match=r"`models` is one Sequential, not several networks: give a list"):
         pm.DeepEnsemble(network())  # whose layers would be taken for networks

@@ -13,8 +13,7 @@ from torch import nn
 
 import peppermill as pm
 from peppermill.metrics import reliability
-from peppermill.report.provenance import hardware, provenance
-from peppermill.report.run import Run, method_of, plain, read_run, write_run
+from peppermill.report.run import Run, hardware, method_of, plain, provenance, read_run, write_run
 
 
 def strict(text):

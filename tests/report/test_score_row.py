@@ -8,9 +8,8 @@ from typer.testing import CliRunner
 
 import peppermill as pm
 from peppermill.cli.app import app
-from peppermill.report import table
 from peppermill.report.payload import payload
-from peppermill.report.run import plain
+from peppermill.report.run import plain, run_table
 
 from . import small_runs
 from .small_runs import images_and_labels, overconfident_network
@@ -54,8 +53,8 @@ def test_it_is_in_the_table_of_a_run_file(run, tmp_path):
     pm.write_run(run, tmp_path / "run.json")
     content = pm.read_run(tmp_path / "run.json")
     value = run.methods[0].scores.accuracy.value
-    assert table.header(content) == ["method", "NLL", "Brier", "ECE % (20 bins)", "error %", "AURC %", "Hits %"]
-    assert table.rows(content)[0][-1][0] == f"{100 * value:.1f}"
+    assert run_table(content).columns == ["method", "NLL", "Brier", "ECE % (20 bins)", "error %", "AURC %", "Hits %"]
+    assert run_table(content).rows[0][-1].split("\n")[0] == f"{100 * value:.1f}"
     swept = run.sweep.table()
     assert swept.columns[-2] == "Hits %"
     assert swept.rows[0][-2] == f"{100 * run.sweep.points[0].accuracy:.1f}"

@@ -4,8 +4,9 @@ import copy
 
 import pytest
 
+from peppermill.evaluation.scores import p_text
 from peppermill.evaluation.sweep import sweep_table
-from peppermill.report import table
+from peppermill.report.run import caption, run_table
 
 
 def method(name, nll, ece, difference=None, fitted=None, passes=1):
@@ -30,19 +31,16 @@ def content():
 
 
 def test_scores_that_are_shares_are_in_percent_and_bins_are_said(content):
-    assert table.header(content) == ["method", "NLL", "ECE % (20 bins)"]
-    first, second = table.rows(content)
-    assert first == [
-        ("network", "", "1 forward pass"),
-        ("0.3977", "[0.3877, 0.4077]", ""),
-        ("5.98", "[4.98, 6.98]", ""),
-    ]
-    assert second[0] == ("PEP", "σ = 0.0184", "10 forward passes")
+    found = run_table(content)
+    assert found.columns == ["method", "NLL", "ECE % (20 bins)"]
+    assert found.rows[0] == ["network\n1 forward pass", "0.3977\n[0.3877, 0.4077]", "5.98\n[4.98, 6.98]"]
+    assert found.rows[1][0] == "PEP\nσ = 0.0184\n10 forward passes"
 
 
 def test_differences_carry_their_sign_and_p_value(content):
-    assert table.rows(content)[1][1][2] == "−0.0479, p < 0.001"
-    assert table.rows(content)[1][2][2] == "+1.25, p = 0.041"
+    row = run_table(content).rows[1]
+    assert row[1] == "0.3498\n[0.3398, 0.3598]\n−0.0479, p < 0.001"
+    assert row[2] == "7.23\n[6.23, 8.23]\n+1.25, p = 0.041"
 
 
 @pytest.mark.parametrize(
@@ -57,11 +55,11 @@ def test_differences_carry_their_sign_and_p_value(content):
     ],
 )
 def test_p_values_as_people_write_them(p_value, text):
-    assert table.p_text(p_value) == text
+    assert p_text(p_value) == text
 
 
 def test_the_caption_says_which_test_each_score_had(content):
-    assert table.caption(content) == (
+    assert caption(content) == (
         "5,000 test items; in brackets 95 % bootstrap intervals; below them the paired difference from the network, "
         "with its p-value (paired t for NLL, bootstrap for ECE)."
     )
@@ -69,12 +67,12 @@ def test_the_caption_says_which_test_each_score_had(content):
 
 def test_the_caption_mentions_the_correction_where_there_is_one(content):
     content["methods"].append(copy.deepcopy(content["methods"][1]))
-    assert table.caption(content).endswith("(paired t for NLL, bootstrap for ECE; Holm-corrected).")
+    assert caption(content).endswith("(paired t for NLL, bootstrap for ECE; Holm-corrected).")
 
 
 def test_the_caption_of_one_method_speaks_of_no_difference(content):
     del content["methods"][1]
-    assert table.caption(content) == "5,000 test items; in brackets 95 % bootstrap intervals."
+    assert caption(content) == "5,000 test items; in brackets 95 % bootstrap intervals."
 
 
 def test_a_point_of_a_sweep_by_hand():

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import peppermill as pm
-from peppermill.sources import data_from, data_or_inputs_from
+from peppermill.sources import data_from
 from tests.sources.pictures import picture, read
 
 datasets = pytest.importorskip("datasets")
@@ -191,7 +191,7 @@ def test_parquet_files_are_streamed_for_predictions(tmp_path, labelled):
         table.select(rows).select_columns(features).to_parquet(tmp_path / f"{k}.parquet")
     torch.manual_seed(0)
     network = torch.nn.Linear(3, 2).eval()
-    data = data_or_inputs_from(f"hf:{tmp_path}:train?streaming=yes", lambda image: pixel(image).float())
+    data = data_from(f"hf:{tmp_path}:train?streaming=yes", lambda image: pixel(image).float(), needs_labels=False)
     for _ in range(2):
         found = list(pm.stream(network, data, batch_size=4, columns="probabilities"))
         expected = network(torch.stack([pixel(picture(k)).float() for k in range(9)])).softmax(dim=1).detach()

@@ -1,6 +1,7 @@
 """Pictures in folders: which are found, in which order, under which labels."""
 
 import os
+import tracemalloc
 
 import pytest
 import torch
@@ -294,9 +295,24 @@ def test_many_names_are_rows_of_bytes_in_the_order_of_their_texts(tmp_path, monk
     for name in names:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
-    found = image_folder.data_or_inputs(f"{tmp_path}?labels=none&size=4")
+    found = data(f"{tmp_path}?labels=none&size=4", needs_labels=False)
     assert list(found.names) == sorted(names)
     assert not isinstance(found.names, list)
+
+
+def test_very_many_names_take_their_bytes_twice_and_no_object_each(tmp_path, monkeypatch):
+    """At the peak: 21 bytes for each name in blocks, and again in one array. A list of texts would take 78."""
+    monkeypatch.setattr(image_folder, "BLOCK_NAMES", 200)
+    for k in range(4000):
+        (tmp_path / f"picture-{k:09d}.png").touch()
+    assert len(data(f"{tmp_path}?size=4", needs_labels=False)) == 4000  # everything is imported now
+    tracemalloc.start()
+    try:
+        data(f"{tmp_path}?size=4", needs_labels=False)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert 42 <= peak / 4000 < 60
 
 
 def test_a_pass_over_pictures_names_the_damaged_one_and_leaves_it_out_only_if_asked(tmp_path):
@@ -305,10 +321,10 @@ def test_a_pass_over_pictures_names_the_damaged_one_and_leaves_it_out_only_if_as
         picture(k).save(tmp_path / f"{k}.png")
     (tmp_path / "5.png").write_bytes(b"no picture")
     network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(48, 3)).eval()
-    found = pm.stream(network, image_folder.data_or_inputs(f"{tmp_path}?size=4"), batch_size=4)
+    found = pm.stream(network, data(f"{tmp_path}?size=4", needs_labels=False), batch_size=4)
     assert next(found)["names"].tolist() == ["0.png", "1.png", "2.png", "3.png"]
     with pytest.raises(ValueError, match=r"1 of 4 items cannot be read: 5\.png \(cannot identify .*add `bad=skip`"):
         list(found)
     with pytest.warns(UserWarning, match=r"1 of 4 items cannot be read: 5\.png .* They are left out"):
-        batches = list(pm.stream(network, image_folder.data_or_inputs(f"{tmp_path}?size=4&bad=skip"), batch_size=4))
+        batches = list(pm.stream(network, data(f"{tmp_path}?size=4&bad=skip", needs_labels=False), batch_size=4))
     assert [batch["row"].tolist() for batch in batches] == [[0, 1, 2, 3], [4, 6, 7], [8, 9]]

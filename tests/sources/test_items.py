@@ -2,6 +2,7 @@
 
 import os
 import threading
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,11 +14,11 @@ from peppermill.data import Batches
 from peppermill.datasets.loaders import rebuild_loader
 from peppermill.plumbing.warnings import PepWarning
 from peppermill.sources.items import Items, cores
-from peppermill.sources.pictures import Preparation
+from peppermill.sources.pictures import Preparation, square
 from tests.sources.pictures import picture
 
 MEAN, STD = torch.tensor([0.485, 0.456, 0.406]).view(3, 1, 1), torch.tensor([0.229, 0.224, 0.225]).view(3, 1, 1)
-PREPARE = Preparation(8, 10, MEAN, STD)
+PREPARE = Preparation(partial(square, resize=10, size=8), MEAN, STD)
 
 
 @pytest.fixture(autouse=True)

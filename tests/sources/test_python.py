@@ -61,6 +61,10 @@ def test_data_are_whatever_the_function_returns(name):
     assert (tuple(inputs.shape), tuple(labels.shape)) == ((5, 2), (5,))
 
 
+def test_the_file_name_that_a_shell_completes_serves_too(name):
+    assert type(source(f"{name}.py:Net").model).__name__ == "Net"
+
+
 def test_a_package_is_reached_with_dots():
     assert isinstance(source("torch.nn:Identity").model, nn.Identity)
 

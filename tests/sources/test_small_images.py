@@ -124,7 +124,9 @@ def test_a_damaged_file_is_named(folder, damaged):
         data_from("mnist:train")
 
 
-@pytest.mark.parametrize("content", [b"", b"no archive", binary_archive("cifar10")[:-2000]])
+@pytest.mark.parametrize(
+    "content", [b"", b"no archive", binary_archive("cifar10")[:-2000]], ids=["empty", "not an archive", "cut off"]
+)
 def test_a_damaged_archive_is_named(folder, content):
     write(folder / "cifar10", {"cifar-10-binary.tar.gz": content})
     with pytest.raises(ValueError, match=r"cifar10 is incomplete or damaged .* get it again"):

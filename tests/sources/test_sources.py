@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import peppermill
-from peppermill.sources import SOURCES, Row, data_from, data_or_inputs_from, help_for, source_from
+from peppermill.sources import SOURCES, Row, data_from, help_for, source_from
 
 
 @pytest.fixture
@@ -27,8 +27,8 @@ def test_the_scheme_chooses_the_source(module, tmp_path):
 def test_data_may_lack_labels_where_only_inputs_are_needed(tmp_path):
     np.savez(tmp_path / "pair.npz", x=np.ones((4, 2)), y=np.arange(4))
     np.savez(tmp_path / "bare.npz", x=np.ones((4, 2)))
-    assert data_or_inputs_from(f"npz:{tmp_path}/pair.npz")[1].tolist() == [0, 1, 2, 3]
-    assert data_or_inputs_from(f"npz:{tmp_path}/bare.npz").shape == (4, 2)
+    assert data_from(f"npz:{tmp_path}/pair.npz", needs_labels=False)[1].tolist() == [0, 1, 2, 3]
+    assert data_from(f"npz:{tmp_path}/bare.npz", needs_labels=False).shape == (4, 2)
     with pytest.raises(ValueError, match=r"bare.npz has no array y, only x"):
         data_from(f"npz:{tmp_path}/bare.npz")
 

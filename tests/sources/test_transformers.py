@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import datasets
@@ -87,10 +88,11 @@ def test_a_folder_without_a_processor_gives_the_network_alone(folders):
 
 
 def test_a_text_classifier_without_its_tokenizer_is_not_given_one_that_knows_no_word(folders, tmp_path):
-    """The library makes one up, for which every word is [UNK]."""
+    """The library makes one up, for which every word is [UNK]; before version 5 it raises a TypeError."""
     for name in ("config.json", "model.safetensors"):
         shutil.copy(folders / "bert" / name, tmp_path)
-    assert transformers.AutoTokenizer.from_pretrained(tmp_path)("a fine film")["input_ids"] == [2, 1, 1, 1, 3]
+    with suppress(TypeError):
+        assert transformers.AutoTokenizer.from_pretrained(tmp_path)("a fine film")["input_ids"] == [2, 1, 1, 1, 3]
     assert source_from(f"hf:{tmp_path}").prepare is None
 
 

@@ -84,6 +84,51 @@ def test_every_form_of_data_gives_the_same_predictions(pep, x, tmp_path, form):
     np.testing.assert_array_equal(table.get("labels", np.arange(ITEMS)), np.arange(ITEMS))
 
 
+@pytest.mark.parametrize("form", FORMS)
+def test_predict_proba_takes_every_form_of_data(pep, x, form):
+    """Batch by batch, in the order of the data; a short batch at the end included."""
+    expected = torch.cat([pep(batch).exp() for batch in x.split(50)]).detach()
+    torch.testing.assert_close(pep.predict_proba(FORMS[form](x)), expected)
+
+
+def test_predict_proba_of_a_dict_calls_the_network_with_its_names(x):
+    class Named(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(INPUTS, CLASSES)
+
+        def forward(self, *, left, right):
+            return self.layer(left - right)
+
+    pep = pm.PepEnsemble.at_sigma(Named().double().eval(), 0.2, size=3)
+    found = pep.predict_proba({"left": x.numpy(), "right": torch.zeros_like(x)})
+    assert found.dtype == torch.double
+    torch.testing.assert_close(found, pep(left=x.double(), right=torch.zeros_like(x).double()).exp().detach())
+    loader = DataLoader([{"left": one, "right": one, "label": 0} for one in x[:7]], batch_size=3)
+    torch.testing.assert_close(pep.predict_proba(loader), pep.predict_proba(left=x[:7].double(), right=x[:7].double()))
+
+
+def test_predict_proba_keeps_the_layout_of_the_network(x):
+    """[N, classes, height, width] of pixels, and [N] of a yes-or-no question."""
+    images = torch.randn(30, 2, 4, 4)
+    pixels = pm.PepEnsemble.at_sigma(nn.Conv2d(2, 3, 1).eval(), 0.2, size=2)
+    torch.testing.assert_close(pixels.predict_proba(images.numpy()), pixels.predict_proba(images))
+    yes = pm.PepEnsemble.at_sigma(
+        nn.Sequential(nn.Linear(INPUTS, 1), nn.Flatten(0)).eval(), 0.2, likelihood="bernoulli"
+    )
+    found = yes.predict_proba(DataLoader(x, batch_size=400))
+    torch.testing.assert_close(found, yes(x).sigmoid().detach())
+
+
+@pytest.mark.parametrize(
+    ("data", "error", "match"),
+    [([], ValueError, "`data` has no items"), ("text", TypeError, "`data` is a str: give an array, a DataLoader")],
+)
+def test_predict_proba_refuses_what_are_no_data(pep, data, error, match):
+    with pytest.raises(error, match=match):
+        pep.predict_proba(data)
+
+
 @pytest.mark.parametrize("form", ["tensor", "loader", "iterable loader", "generator"])
 @pytest.mark.parametrize("file_format", ["npz", "parquet"])
 def test_a_restart_after_any_loss_gives_the_same_bytes(pep, x, tmp_path, form, file_format):
@@ -209,7 +254,7 @@ def test_a_full_disk_is_one_line_and_keeps_the_parts(pep, x, tmp_path):
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24k", "tmpfs", disk], capture_output=True).returncode:
         pytest.skip("no right to mount a file system")
     try:
-        with pytest.raises(OSError, match=r"the disk is full: .* keeps the parts that are finished. Make room and run"):
+        with pytest.raises(OSError, match=r"the disk is full: .* what was finished is kept. Make room and run"):
             write(pep, x, disk / "out")
         assert not [path for path in (disk / "out" / "parts").iterdir() if path.name.startswith(".")]
         subprocess.run(["mount", "-o", "remount,size=1m", disk], check=True)

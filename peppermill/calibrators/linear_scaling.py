@@ -1,9 +1,9 @@
-"""Vector scaling: temperature scaling, then a scale and a bias for each class, both shrunk towards none.
+"""Vector and matrix scaling: temperature scaling, then a correction for each class, shrunk towards none.
 
 The new log-probabilities are u + w x + b, normalised: u are the tempered ones, and x is u without minus infinity. w is
-a vector (here) or a matrix (matrix.py). A ridge holds w and b near 0, which is temperature scaling; cross-fitting
-chooses its strength. The penalised log-likelihood is concave in w and b. After Berta et al. (2026), "Structured matrix
-scaling for multi-class calibration".
+a vector, one scale for each class, or a matrix, in which each class also looks at the others. A ridge holds w and b
+near 0, which is temperature scaling; cross-fitting chooses its strength. The penalised log-likelihood is concave in w
+and b. After Berta et al. (2026), "Structured matrix scaling for multi-class calibration".
 """
 
 from __future__ import annotations
@@ -41,10 +41,6 @@ class LinearScaling:
     def name(self) -> str:
         return "vector" if self.weight.ndim == 1 else "matrix"
 
-    @property
-    def parameters(self) -> int:
-        return self.weight.numel() + self.bias.numel()
-
     def __call__(self, log_probs: Tensor) -> Tensor:
         columns = self.weight.reshape(len(self.bias), -1), self.bias[:, None]
         return corrected(temper(log_probs, self.temperature), torch.cat(columns, dim=1))
@@ -61,6 +57,21 @@ def vector_scaling(log_probs: Tensor, labels: Tensor) -> LinearScaling:
     temperature, u, labels = tempered_items(log_probs, labels)
     path = choose_path(u, labels, [torch.full((log_probs.shape[1], 2), strength) for strength in STRENGTHS])
     return follow_path(temperature, u, labels, path)
+
+
+def matrix_scaling(log_probs: Tensor, labels: Tensor) -> LinearScaling:
+    """Matrix scaling of log-probabilities [N, K]: first the strength for diagonal and bias, then that for the rest.
+
+    Each of the K - 1 other entries of a row is held K - 1 times as strongly as the diagonal would be.
+    """
+    temperature, u, labels = tempered_items(log_probs, labels)
+    classes = log_probs.shape[1]
+    own = torch.eye(classes, classes + 1).bool()
+    own[:, -1] = True
+    path = choose_path(u, labels, [torch.where(own, strength, math.inf) for strength in STRENGTHS])
+    first = torch.where(own, path[-1].clamp(max=STRENGTHS[1]), math.inf)
+    rest = [torch.where(own, first, (classes - 1) * strength) for strength in STRENGTHS[1:-1]]
+    return follow_path(temperature, u, labels, [*path[:-1], *choose_path(u, labels, [path[-1], *rest])])
 
 
 def corrected(u: Tensor, correction: Tensor) -> Tensor:

@@ -1,17 +1,62 @@
-"""Stochastic weight averaging (Izmailov et al., 2018): the mean of the weights along a training run."""
+"""Several networks as one predictor: the average of their probabilities, or of their weights."""
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from peppermill.data import Batches
-from peppermill.plumbing.nested import InputGuard, as_arguments
-from peppermill.types import Data
+from peppermill.likelihood import mean_prediction
+from peppermill.plumbing.nested import InputGuard, as_arguments, output_tensor
+from peppermill.plumbing.networks import as_network, refuse_training_mode
+from peppermill.predictions import likelihood_of
+from peppermill.types import Data, LikelihoodLike
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+
+
+class DeepEnsemble(nn.Module):
+    """Several trained networks, `models`, as one predictor; it holds the networks themselves, unchanged.
+
+    It gives the logarithm of the averaged probability in the networks' own layout: valid logits.
+    """
+
+    def __init__(
+        self, models: Iterable[nn.Module] | nn.ModuleList, *, likelihood: LikelihoodLike | None = None
+    ) -> None:
+        super().__init__()
+        if isinstance(models, nn.Module) and type(models) is not nn.ModuleList:
+            raise TypeError(
+                f"`models` is one {type(models).__name__}, not several networks: give a list, as in `[first, second]`."
+            )
+        models = [as_network(model) for model in models]
+        if not models:
+            raise ValueError("`models` is empty: a deep ensemble needs at least one trained network.")
+        for model in models:
+            refuse_training_mode(model)
+        self.models = nn.ModuleList(models)
+        self.guards = [InputGuard() for _ in models]
+        self.likelihood = likelihood_of(models[0], likelihood)
+        self.training = self.models.training = False
+
+    @property
+    def size(self) -> int:
+        return len(self.models)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        """ln of the averaged probability."""
+        outputs = (
+            output_tensor(guard(model, args, kwargs)) for guard, model in zip(self.guards, self.models, strict=True)
+        )
+        predictions = [self.likelihood.predict(output) for output in outputs]
+        return self.likelihood.outputs(mean_prediction(self.likelihood, torch.stack(predictions)))
+
+    def extra_repr(self) -> str:
+        return f"size={self.size}"
 
 
 class WeightAverage:

@@ -1,4 +1,4 @@
-"""MC dropout (Gal and Ghahramani, 2016) of any network with dropout layers: several passes with dropout active."""
+"""One network as a predictor: as it is, for several views of its inputs, or with its dropout active."""
 
 from __future__ import annotations
 
@@ -9,14 +9,47 @@ import torch
 from torch import Tensor, nn
 
 from peppermill.engines.network_shell import shell_of
+from peppermill.ensemble import PepEnsemble
 from peppermill.likelihood import mean_prediction
 from peppermill.plumbing.nested import InputGuard, output_tensor
-from peppermill.plumbing.networks import device_of, in_training_mode
+from peppermill.plumbing.networks import as_network, device_of, in_training_mode
 from peppermill.predictions import likelihood_of
-from peppermill.types import Likelihood
+from peppermill.types import LikelihoodLike
+from peppermill.views import ViewsLike, views_named
 
 GENERATOR_LOCK = threading.Lock()  # dropout draws from the global generator, which all threads share
 DROPOUT_LAYERS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
+
+
+class SingleNetwork(nn.Module):
+    """p(y; x, theta*) of eq. 1, as normalised log-probabilities in the network's own layout.
+
+    It holds the network itself, not a copy, and never changes it.
+    """
+
+    def __init__(self, model: nn.Module, *, likelihood: LikelihoodLike | None = None) -> None:
+        super().__init__()
+        self.model = model = as_network(model)
+        self.likelihood = likelihood_of(model, likelihood)
+        self.training = in_training_mode(model)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        predictions = self.likelihood.predict(output_tensor(self.model(*args, **kwargs)))
+        return self.likelihood.outputs(predictions)
+
+
+class TestTimeAugmentation(PepEnsemble):
+    """The average probability for the inputs as they are and for each view: an ensemble without noise, a pass each."""
+
+    __test__ = False  # pytest takes classes whose name begins with Test for tests
+
+    def __init__(
+        self, model: nn.Module, views: ViewsLike = "horizontal_flip", *, likelihood: LikelihoodLike | None = None
+    ) -> None:
+        model, passes = as_network(model), max(1, len(views_named(views)))
+        chosen = likelihood_of(model, likelihood)
+        pep = PepEnsemble.at_sigma(model, 0.0, parameters="all", size=passes, likelihood=chosen, views=views)
+        super().__init__(model, pep.recipe, pep.engine)
 
 
 class McDropout(nn.Module):
@@ -27,7 +60,7 @@ class McDropout(nn.Module):
     """
 
     def __init__(
-        self, model: nn.Module, passes: int = 25, *, seed: int = 0, likelihood: str | Likelihood | None = None
+        self, model: nn.Module, passes: int = 25, *, seed: int = 0, likelihood: LikelihoodLike | None = None
     ) -> None:
         super().__init__()
         if passes < 1:
