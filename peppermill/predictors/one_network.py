@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from peppermill.engines.network_shell import shell_of
 from peppermill.ensemble import PepEnsemble
-from peppermill.likelihood import mean_prediction
 from peppermill.plumbing.nested import InputGuard, output_tensor
 from peppermill.plumbing.networks import as_network, device_of, in_training_mode
 from peppermill.predictions import likelihood_of
@@ -84,7 +83,7 @@ class McDropout(nn.Module):
             torch.manual_seed(self.seed)
             outputs = (output_tensor(guard(shell, args, kwargs)) for _ in range(self.passes))
             predictions = [self.likelihood.predict(output) for output in outputs]
-        return self.likelihood.outputs(mean_prediction(self.likelihood, torch.stack(predictions)))
+        return self.likelihood.outputs(self.likelihood.average(torch.stack(predictions)))
 
     def extra_repr(self) -> str:
         return f"passes={self.passes}, seed={self.seed}"

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from peppermill.data import Batches
-from peppermill.likelihood import mean_prediction
 from peppermill.plumbing.nested import InputGuard, as_arguments, output_tensor
 from peppermill.plumbing.networks import as_network, refuse_training_mode
 from peppermill.predictions import likelihood_of
@@ -53,7 +52,7 @@ class DeepEnsemble(nn.Module):
             output_tensor(guard(model, args, kwargs)) for guard, model in zip(self.guards, self.models, strict=True)
         )
         predictions = [self.likelihood.predict(output) for output in outputs]
-        return self.likelihood.outputs(mean_prediction(self.likelihood, torch.stack(predictions)))
+        return self.likelihood.outputs(self.likelihood.average(torch.stack(predictions)))
 
     def extra_repr(self) -> str:
         return f"size={self.size}"
