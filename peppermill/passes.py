@@ -104,7 +104,7 @@ def portions(groups: Iterable[Tensor]) -> Iterator[Tensor]:
     """Outputs of members [m, ...] in portions that suit a cache: small groups together, large ones in parts."""
     held: list[Tensor] = []
     for group in groups:
-        for some in group.split(max(1, NUMBERS_AT_ONCE // max(1, group[0].numel()))):
+        for some in torch.split(group, max(1, NUMBERS_AT_ONCE // max(1, group[0].numel()))):
             held.append(some)
             if sum(part.numel() for part in held) >= NUMBERS_AT_ONCE:
                 yield torch.cat(held)
