@@ -13,15 +13,19 @@ import torch
 
 from peppermill import metrics
 from peppermill.data import Batches
-from peppermill.evaluation.bootstrap import CHUNK, ExampleSums, interval, p_value_of, resample
 from peppermill.evaluation.scores import (
+    CHUNK,
     ByScore,
+    ExampleSums,
     check_level,
     column_of,
+    interval,
     item_scores,
     number,
     p_text,
+    p_value_of,
     predictions_of,
+    resample,
     signed,
 )
 from peppermill.metrics import SCORES
@@ -44,8 +48,8 @@ class Difference:
     upper: float
     p_value: float
     test: str
-    permutation_p_value: float | None = None
-    before: float | None = None
+    permutation_p_value: float | None
+    before: float
 
 
 @shows_table
@@ -59,25 +63,21 @@ class Comparison(ByScore[Difference]):
     level: float
 
     def __str__(self) -> str:
-        d = self.differences["nll"]
-        before = d.before or 0.0
+        d, nll = self.differences["nll"], partial(number, "nll")
         if not d.value:
-            return f"NLL {number('nll', before)} for both"
-        way, ends = ("better", (-d.upper, -d.lower)) if d.value < 0 else ("worse", (d.lower, d.upper))
-        first, second, size, lower, upper = (
-            number("nll", value) for value in (before, before + d.value, abs(d.value), *ends)
-        )
+            return f"NLL {nll(d.before)} for both"
+        way, lower, upper = ("better", -d.upper, -d.lower) if d.value < 0 else ("worse", d.lower, d.upper)
+        scores = f"NLL {nll(d.before)} -> {nll(d.before + d.value)}, {way} by {nll(abs(d.value))}"
         chance = "" if d.p_value < 1 - self.level else ", could be chance"
-        return f"NLL {first} -> {second}, {way} by {size} [{lower}, {upper}], {p_text(d.p_value)}{chance}"
+        return f"{scores} [{nll(lower)}, {nll(upper)}], {p_text(d.p_value)}{chance}"
 
     def table(self) -> Table:
         """Each score: before and after, the difference with its interval, and the test."""
         rows = []
         for name, d in self.differences.items():
-            after = None if d.before is None else d.before + d.value
+            scores = number(name, d.before), number(name, d.before + d.value)
             change = f"{signed(name, d.value)} [{signed(name, d.lower)}, {signed(name, d.upper)}]"
-            own = (number(name, d.before), number(name, after), change, f"{p_text(d.p_value)} ({d.test})")
-            rows.append((column_of(name, self.bins), *own))
+            rows.append((column_of(name, self.bins), *scores, change, f"{p_text(d.p_value)} ({d.test})"))
         columns = ("score", "first", "second", f"difference, {100 * self.level:g} % interval", "test")
         return Table(columns, rows, f"{self.items:,} items, paired")
 
@@ -151,11 +151,11 @@ def _difference(
     value, changes = float(second.value()) - was, second.totals - first.totals
     bounds = interval(value, resampled, level, len(counts))
     if first.combine:
-        return Difference(value, *bounds, p_value_of(value, resampled), "bootstrap", before=was)
+        return Difference(value, *bounds, p_value_of(value, resampled), "bootstrap", None, was)
     if binary and counts.max() == 1:  # the exact test on the items that only one of the two gets right
         only_first, only_one = int((changes > 0).sum()), int((changes != 0).sum())
         p_value = float(stats.binomtest(only_first, only_one).pvalue) if only_one else 1.0
-        return Difference(value, *bounds, p_value, "McNemar", before=was)
+        return Difference(value, *bounds, p_value, "McNemar", None, was)
     changes = changes / counts.mean()
     if len(changes) < 2 or not changes.any():
         ends = math.inf if len(changes) < 2 else 0.0
