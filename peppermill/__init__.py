@@ -45,11 +45,11 @@ if TYPE_CHECKING:
     from peppermill.plumbing.warnings import PepWarning as PepWarning
     from peppermill.predictions import Predictions as Predictions
     from peppermill.predictions import predict as predict
-    from peppermill.predictors.one_network import McDropout as McDropout
-    from peppermill.predictors.one_network import SingleNetwork as SingleNetwork
-    from peppermill.predictors.one_network import TestTimeAugmentation as TestTimeAugmentation
-    from peppermill.predictors.several_networks import DeepEnsemble as DeepEnsemble
-    from peppermill.predictors.several_networks import WeightAverage as WeightAverage
+    from peppermill.predictors.baselines import DeepEnsemble as DeepEnsemble
+    from peppermill.predictors.baselines import McDropout as McDropout
+    from peppermill.predictors.baselines import SingleNetwork as SingleNetwork
+    from peppermill.predictors.baselines import TestTimeAugmentation as TestTimeAugmentation
+    from peppermill.predictors.baselines import WeightAverage as WeightAverage
     from peppermill.predictors.temperature_scaling import Calibrated as Calibrated
     from peppermill.predictors.temperature_scaling import Tempered as Tempered
     from peppermill.predictors.temperature_scaling import fit_calibrator as fit_calibrator
@@ -94,8 +94,7 @@ _NAMES_BY_MODULE = {
     "noise": "Noise",
     "plumbing.warnings": "PepWarning",
     "predictions": "Predictions predict",
-    "predictors.one_network": "McDropout SingleNetwork TestTimeAugmentation",
-    "predictors.several_networks": "DeepEnsemble WeightAverage",
+    "predictors.baselines": "DeepEnsemble McDropout SingleNetwork TestTimeAugmentation WeightAverage",
     "predictors.temperature_scaling": "Calibrated Tempered fit_calibrator fit_temperature",
     "race": "calibrate",
     "recipe": "Candidate Race",
