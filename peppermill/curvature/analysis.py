@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -23,9 +22,8 @@ from peppermill.likelihood import likelihood_named
 from peppermill.parameters import Selection
 from peppermill.plumbing.display import Table, shows_table
 from peppermill.plumbing.progress import progress
-from peppermill.types import Data, LikelihoodLike, Params
+from peppermill.types import Data, LikelihoodLike
 
-PROBE_MEMORY_BYTES = 2**28  # probes that need more memory are drawn again in every pass
 BELIEVABLE_SHARE = 0.1  # of the prediction: the next order may change it by this much
 MAX_PROBES = 1_000_000
 QUANTITIES = {
@@ -125,31 +123,30 @@ def local_analysis(
     if step is not None and not 0 < step < math.inf:
         raise ValueError(f"`step={step}` must be positive: leave it out to have it chosen for you.")
     landscape = landscape_of(model, data, parameters, likelihood_named(likelihood), batch_size)
-    random: Callable[[], Iterable[Params]] = partial(landscape.gaussian_directions, probes, seed)
-    if probes * landscape.direction_bytes <= PROBE_MEMORY_BYTES:
-        random = partial(list, [*random()])
+    random = partial(landscape.gaussian_directions, probes, seed)
     exact = probes >= landscape.dimensions
     directions, count = (landscape.axes, landscape.dimensions) if exact else (random, probes)
 
     with progress("gradients of every item") as tick:
-        gradients = item_gradients(landscape, tick)
-    if not len(gradients.squares):
+        squares, log_likelihoods = item_gradients(landscape, tick)
+    if not len(squares):
         raise ValueError(f"`{landscape.data.argument}` has no item that counts: every label is the ignored one.")
-    with progress("products with the Hessian", count * gradients.inputs) as tick:
+    inputs = landscape.data.count_items() or 0
+    with progress("products with the Hessian", count * inputs) as tick:
         forms, slopes = hessian_products(landscape, directions, tick)
-    long = short = step or step_size(landscape, gradients, float(forms.mean()))
+    long = short = step or step_size(landscape, squares, log_likelihoods, float(forms.mean()))
     if exact and not step:  # the axes add no noise, so the step is as short as rounding allows: u / x^2 = x^4
         short = long * torch.finfo(next(iter(landscape.center.values())).dtype).eps ** (1 / 6) / LOG_ODDS_CHANGE
-    with progress("small steps", (PASSES_PER_PROBE * count + 1) * gradients.inputs) as tick:
+    with progress("small steps", (PASSES_PER_PROBE * count + 1) * inputs) as tick:
         second, fourth = directional_derivatives(landscape, directions, short, tick)
     if exact:
-        with progress("small steps", (PASSES_PER_PROBE * probes + 1) * gradients.inputs) as tick:
+        with progress("small steps", (PASSES_PER_PROBE * probes + 1) * inputs) as tick:
             _, fourth = directional_derivatives(landscape, random, long, tick)
 
-    control, trace = slopes.square().sum(dim=1), float(gradients.squares.sum())
+    control, trace = slopes.square().sum(dim=1), float(squares.sum())
     rates = second.sum(dim=1)
     # Every item has a control of its own, with the weight of their sum: the items' rates add up to the effect rate.
-    item_rates = (second - weight_of(control, rates) * (slopes.square() - gradients.squares)).mean(dim=0)
+    item_rates = (second - weight_of(control, rates) * (slopes.square() - squares)).mean(dim=0)
 
     def estimated(wanted: Tensor) -> tuple[float, float]:
         return (float(wanted.mean()), 0.0) if exact else estimate(wanted, control, trace)
@@ -160,7 +157,7 @@ def local_analysis(
         *estimated(rates),
         *quartic_term(fourth, second, exact),
         *estimated(rates - control - forms),
-        items=len(gradients.squares),
+        items=len(squares),
         dimensions=landscape.dimensions,
         probes=count,
         step=short,

@@ -12,13 +12,11 @@ from torch import Tensor, nn
 from peppermill import metrics
 from peppermill.curvature.analysis import LocalAnalysis, standard_error
 from peppermill.data import Batches
-from peppermill.engines import engine_named
-from peppermill.likelihood import ensemble_log_likelihood, likelihood_named
+from peppermill.ensemble import PepEnsemble
+from peppermill.likelihood import ensemble_log_likelihood
 from peppermill.noise import Noise
-from peppermill.parameters import Selection, select
-from peppermill.passes import Request, run_members
-from peppermill.perturbation import Perturbation
-from peppermill.plumbing.networks import as_network
+from peppermill.parameters import Selection
+from peppermill.passes import run_members
 from peppermill.plumbing.progress import progress
 from peppermill.predictions import Predictions
 from peppermill.types import Data, LikelihoodLike
@@ -67,12 +65,13 @@ def compare_effects(
         raise ValueError(
             f"`size={size}` must be even and at least 6: the error is computed from the spread of pairs of members."
         )
-    network, chosen = as_network(model), likelihood_named(likelihood)
-    perturbation = Perturbation(select(network, parameters), Noise(seed=seed), size)
-    batches = Batches(data, network, batch_size=batch_size)
+    noise = Noise(seed=seed)
+    pep = PepEnsemble.at_sigma(
+        model, 0.0, parameters=parameters, size=size, noise=noise, likelihood=likelihood, engine="loop"
+    )
     points = []
     with progress(f"{size} members at {len(sigmas)} values of sigma") as tick:
-        request = Request(network, perturbation, chosen, engine_named("loop"), batches, tick)
+        request = pep.request(Batches(data, pep.model, batch_size=batch_size), tick)
         base = float(ensemble_log_likelihood(run_members(request, 0.0).member_log_likelihoods[:1]))
         for sigma in sigmas:
             value, error = _with_error(run_members(request, sigma).member_log_likelihoods.cpu())
