@@ -240,7 +240,7 @@ def row_of(name: str) -> Score:
 def column_of(name: str, bins: int) -> str:
     """The heading of a column of this score."""
     row = row_of(name)
-    return row.title + (" %" if row.percent else "") + (f" ({bins} bins)" if row.binned else "")
+    return row.title + (" %" if row.percent else "") + (f" ({bins} bins)" if row.cells else "")
 
 
 def number(name: str, value: float | None) -> str:
