@@ -45,6 +45,7 @@ class Settings(Machine):
     splits: int = 10  # random halves of the images; for a row of Table 2, networks from other seeds
     noise_seeds: int = 5  # for the first split; every other one has a seed of its own
     passes: int = 10
+    additions: bool = True  # or only one-pass methods, mirror images, PEP with T, and the race
     images: int | None = None  # only the first images
     imagenet: Path | None = None  # the folder of the validation images
     labels: Path | None = None  # their classes, if the folder is flat
@@ -167,6 +168,7 @@ def main(settings: Settings) -> dict[str, Any]:
             stages = Stages(settings.checkpoints / "race", digest)
             for seed in range(settings.noise_seeds) if split == 0 else [split]:
                 made_of = {"passes": settings.passes, "split": fingerprint(case.items), "seed": seed}
+                made_of |= {} if settings.additions else {"additions": False}
                 with arithmetic(settings.precision), warnings.catch_warnings():
                     warnings.simplefilter("ignore", pm.PepWarning)  # a best sigma of 0 is a number of the table
                     compute = partial(examine, case, seed, split > 0 or seed == 0, settings)
@@ -180,6 +182,10 @@ def main(settings: Settings) -> dict[str, Any]:
     return write_page(settings.out)
 
 
+WITHOUT_ADDITIONS = (
+    *("network", "temperature scaling", "vector scaling", "matrix scaling", "mirror image, T"),
+    *("PEP, T", "PEP and mirror image, T", "race"),
+)
 SHOWN = ("temperature scaling", "vector scaling", "PEP, T", "PEP by layer, vector", "race")
 
 
@@ -225,6 +231,8 @@ def examine(case: Case, seed: int, first: bool, settings: Settings) -> dict[str,
     """Every method on one split with one seed, those without noise with the first one only; the NLL of every item."""
     found, choice = {}, ""
     for title, (noisy, make) in METHODS.items():
+        if not settings.additions and title not in WITHOUT_ADDITIONS:
+            continue
         predictor = make(case, seed, settings.passes) if noisy or first else None
         if predictor is None:
             continue
@@ -337,8 +345,11 @@ def page(found: dict[str, dict[str, Any]]) -> str:
             scores = f"{100 * row['ece']:.2f} | {100 * row['error']:.2f}"
             lines.append(f"| {title} | {row['passes']:.3g} | {row['nll']:.4f} | {spreads} | {scores} |")
         chosen = ", ".join(f"{choice} ({count} of {content['runs']})" for choice, count in content["choices"].items())
+        asked = content["settings"]
+        images = f" of {asked['images']:,} images" if asked.get("images") else ""
         lines += [
             "",
+            f"Splits{images}: {asked['splits']}; seeds of the noise on the first one: {asked['noise_seeds']}.",
             f"The race chose: {chosen}. It spent {content['spent']:.0f} forward passes over the tuning images.",
         ]
         for pair, test in content["paired"].items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from html import escape
 from pathlib import Path
@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from peppermill.calibrators import UNCALIBRATED, Calibrator, Temperature
 from peppermill.data import Batches
 from peppermill.engines import Engine, Members, engine_named
-from peppermill.likelihood import mean_prediction
-from peppermill.passes import MemberPass, Request, run_members
+from peppermill.likelihood import predict_members
+from peppermill.passes import MemberPass, Request, portions, run_members
 from peppermill.plumbing.networks import as_network, in_training_mode
 from peppermill.plumbing.progress import progress
 from peppermill.predictions import Predictions, predict
@@ -133,7 +133,7 @@ class PepEnsemble(nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         """ln of the averaged probability, or mean and log-variance of a regression; in the network's own layout."""
         different = self.member_predictions(*args, **kwargs)[: self._members().count]
-        predictions = mean_prediction(self.likelihood, different)
+        predictions = self.likelihood.average(different)
         return self.likelihood.outputs(self.calibrator(predictions))
 
     @torch.no_grad()
@@ -163,13 +163,9 @@ class PepEnsemble(nn.Module):
     def uncertainty(self, *args: Any, **kwargs: Any) -> Uncertainty:
         """How sure the members are of each item, or of each pixel, [batch, ...]: see `Uncertainty`."""
         likelihood, tally = self.likelihood, Tally(self.likelihood)
-        for group in self.engine.groups(self._members(), args, kwargs):
-            for outputs in group(args, kwargs):
-                tally.add(wide(likelihood.predict(outputs)))
-            del group  # or its weights would be alive while the next group's are made
-        averaged = tally.average()
-        values = tally.values(averaged, self.calibrator)
-        return named(values, likelihood, likelihood.outputs(self.calibrator(averaged)))
+        for outputs in portions(self._outputs(args, kwargs)):
+            tally.add(wide(predict_members(self.likelihood, outputs)))
+        return named(tally.values(self.calibrator), likelihood, likelihood.outputs(self.calibrator(tally.averaged)))
 
     def member_pass(self, data: Data | Batches, *, uncertainty: bool = False) -> MemberPass:
         """ln L_i(theta_j), [m, N], and the averaged predictions [N, K] for all items of the data."""
@@ -284,13 +280,14 @@ class PepEnsemble(nn.Module):
 
             outputs = compiled_outputs(members, self.engine.precision, args, kwargs)
         else:
-            found = []
-            for group in self.engine.groups(members, args, kwargs):
-                found.append(group(args, kwargs))
-                del group  # or its weights would be alive while the next group's are made
-            outputs = torch.cat(found)
-        predictions = self.likelihood.predict(outputs.flatten(0, 1))
-        return members.in_order(predictions.reshape(*outputs.shape[:2], *predictions.shape[1:]))
+            outputs = torch.cat(list(self._outputs(args, kwargs)))
+        return members.in_order(predict_members(self.likelihood, outputs))
+
+    def _outputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Tensor]:
+        """What the network gives for one batch with the weights of each member, a few members at a time."""
+        for group in self.engine.groups(self._members(), args, kwargs):
+            yield group(args, kwargs)
+            del group  # or its weights would be alive while the next group's are made
 
 
 def load(

@@ -6,7 +6,7 @@ An item is anything that has a label: an image, a pixel, a token, one of several
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import ClassVar
 
@@ -50,6 +50,12 @@ def check_batch(likelihood: Likelihood, outputs: Tensor, labels: Tensor, small: 
     if outputs.ndim < 3 and len(outputs) < MIN_SUSPICIOUS_OUTPUTS > sum(len(known) for _, known in small):
         small.append((outputs, labels))
         likelihood.check(*(torch.cat(column) for column in zip(*small, strict=True)))
+
+
+def predict_members(likelihood: Likelihood, outputs: Tensor) -> Tensor:
+    """The predictions of some members from their outputs [m, batch, ...]."""
+    predictions = likelihood.predict(outputs.flatten(0, 1))
+    return predictions.view(*outputs.shape[:2], *predictions.shape[1:])
 
 
 def temper(log_probs: Tensor, temperature: float) -> Tensor:
@@ -121,11 +127,8 @@ class Categorical:
     def log_likelihoods(self, predictions: Tensor, labels: Tensor) -> Tensor:
         return _log_prob_of_label(predictions, labels)
 
-    def accumulate(self, total: Tensor | None, predictions: Tensor) -> Tensor:
-        return _log_add(total, predictions)
-
-    def average(self, total: Tensor, size: int) -> Tensor:
-        return total - math.log(size)
+    def average(self, predictions: Tensor, counts: Sequence[int] | None = None) -> Tensor:
+        return _mixture(predictions, counts)
 
     def outputs(self, predictions: Tensor) -> Tensor:
         return predictions if predictions.ndim == 2 else predictions.movedim(-1, self.class_dimension)
@@ -175,11 +178,8 @@ class Bernoulli:
     def log_likelihoods(self, predictions: Tensor, labels: Tensor) -> Tensor:
         return _log_prob_of_label(predictions, labels)
 
-    def accumulate(self, total: Tensor | None, predictions: Tensor) -> Tensor:
-        return _log_add(total, predictions)
-
-    def average(self, total: Tensor, size: int) -> Tensor:
-        return total - math.log(size)
+    def average(self, predictions: Tensor, counts: Sequence[int] | None = None) -> Tensor:
+        return _mixture(predictions, counts)
 
     def outputs(self, predictions: Tensor) -> Tensor:
         """The logit of the averaged probability."""
@@ -216,19 +216,12 @@ class Gaussian:
         mean, log_variance = predictions.unbind(dim=-1)
         return -0.5 * (math.log(2 * math.pi) + log_variance + (labels - mean).square() * (-log_variance).exp())
 
-    def accumulate(self, total: Tensor | None, predictions: Tensor) -> Tensor:
-        """Mean, squared deviations, log of the summed variances, count: updated so that no two squares cancel."""
-        mean, log_variance = predictions.unbind(dim=-1)
-        if total is None:
-            return torch.stack([mean, torch.zeros_like(mean), log_variance, torch.ones_like(mean)], dim=-1)
-        before, deviations, variances, count = total.unbind(dim=-1)
-        after = before + (mean - before) / (count + 1)
-        deviations = deviations + (mean - before) * (mean - after)
-        return torch.stack([after, deviations, _log_add(variances, log_variance), count + 1], dim=-1)
-
-    def average(self, total: Tensor, size: int) -> Tensor:
-        mean, deviations, variances, _ = total.unbind(dim=-1)
-        return torch.stack([mean, _log_add(variances, deviations.log()) - math.log(size)], dim=-1)
+    def average(self, predictions: Tensor, counts: Sequence[int] | None = None) -> Tensor:
+        """By the law of total variance, in log space."""
+        means, log_variances = predictions.unbind(dim=-1)
+        mean = (_shares(means, counts) * means).sum(dim=0)
+        squares = (means - mean).square().clamp(min=torch.finfo(means.dtype).tiny)
+        return torch.stack([mean, _mixture(torch.logaddexp(log_variances, squares.log()), counts)], dim=-1)
 
     def outputs(self, predictions: Tensor) -> Tensor:
         return predictions
@@ -259,17 +252,6 @@ def likelihood_named(likelihood: str | Likelihood, settings: Mapping[str, int] |
         ) from error
 
 
-def mean_prediction(likelihood: Likelihood, predictions: Tensor) -> Tensor:
-    """Eq. 9: the ensemble's prediction from the members' predictions [m, ...]."""
-    if likelihood.name != "gaussian":
-        return ensemble_log_likelihoods(predictions)
-    total = None
-    for prediction in predictions:
-        total = likelihood.accumulate(total, prediction)
-    assert total is not None
-    return likelihood.average(total, len(predictions))
-
-
 def _wide(outputs: Tensor) -> Tensor:
     """Half precision as float32: a logarithm of a probability needs more than 8 or 11 bits."""
     return outputs.to(torch.promote_types(outputs.dtype, torch.float32))
@@ -279,8 +261,17 @@ def _log_prob_of_label(log_probs: Tensor, labels: Tensor) -> Tensor:
     return log_probs.gather(dim=-1, index=labels.unsqueeze(-1)).squeeze(-1)
 
 
-def _log_add(total: Tensor | None, log_probs: Tensor) -> Tensor:
-    return log_probs if total is None else torch.logaddexp(total, log_probs)
+def _mixture(logs: Tensor, counts: Sequence[int] | None) -> Tensor:
+    """ln of the mean over rows [m, ...] of logarithms."""
+    if counts is None:
+        return ensemble_log_likelihoods(logs)
+    return (logs + _shares(logs, counts).log()).logsumexp(dim=0)
+
+
+def _shares(rows: Tensor, counts: Sequence[int] | None) -> Tensor:
+    """The share of each row in the members, [m, 1, ...]."""
+    numbers = rows.new_tensor(counts or [1] * len(rows))
+    return (numbers / numbers.sum()).view(-1, *(1,) * (rows.ndim - 1))
 
 
 def _long_dimensions(tensor: Tensor) -> list[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from peppermill.data import Batches
 from peppermill.distributed.group import grouped
 from peppermill.engines import Engine, Members
-from peppermill.likelihood import check_batch, ensemble_log_likelihoods, first_items
+from peppermill.likelihood import check_batch, ensemble_log_likelihoods, first_items, predict_members
 from peppermill.perturbation import Perturbation
 from peppermill.plumbing.nested import as_arguments, digest_of
 from peppermill.plumbing.networks import explain_shapes, refuse_training_mode, state_of
@@ -23,7 +23,7 @@ from peppermill.views import View
 #: uncertainties [n, names] if they are asked for.
 BatchResult = tuple[Tensor, ...]
 
-NUMBERS_AT_ONCE = 2**18  # of outputs: the members of a small network are read together, which saves calls of torch
+NUMBERS_AT_ONCE = 2**18  # of outputs: members of a small network are read together, which saves calls of torch
 
 
 @dataclass(frozen=True)
@@ -100,6 +100,19 @@ def run_members(request: Request, sigma: float) -> MemberPass:
     return MemberPass(sigma, members.in_order(matrix.T), averaged, labels, examples, members.count, uncertainty)
 
 
+def portions(groups: Iterable[Tensor]) -> Iterator[Tensor]:
+    """Outputs of members [m, ...] in portions that suit a cache: small groups together, large ones in parts."""
+    held: list[Tensor] = []
+    for group in groups:
+        for some in torch.split(group, max(1, NUMBERS_AT_ONCE // max(1, group[0].numel()))):
+            held.append(some)
+            if sum(part.numel() for part in held) >= NUMBERS_AT_ONCE:
+                yield torch.cat(held)
+                held.clear()
+    if held:
+        yield torch.cat(held)
+
+
 def _run_chunk(request: Request, members: Members, chunk: list[Batch]) -> list[BatchResult]:
     """Members outside, data inside: the weights of a member are made once for many batches."""
     likelihood = request.likelihood
@@ -113,9 +126,8 @@ def _run_chunk(request: Request, members: Members, chunk: list[Batch]) -> list[B
             outputs = group(*as_arguments(inputs))
             if not rows[k] and (members.sigma == 0 or members.keep):  # a search checks its data at sigma = 0
                 check_batch(likelihood, outputs[0], labels, small)
-            for some in torch.split(outputs, max(1, NUMBERS_AT_ONCE // max(1, outputs[0].numel()))):
-                predictions = likelihood.predict(some.flatten(0, 1))
-                predictions = predictions.view(*some.shape[:2], *predictions.shape[1:])
+            for some in portions([outputs]):
+                predictions = predict_members(likelihood, some)
                 if not all_count[k]:
                     first, counted[k] = likelihood.items(predictions[0], labels)
                     all_count[k] = (first.data_ptr(), first.numel()) == (predictions.data_ptr(), predictions[0].numel())
@@ -126,14 +138,12 @@ def _run_chunk(request: Request, members: Members, chunk: list[Batch]) -> list[B
                 items = wide(items)
                 repeated = counted[k].expand(len(items), -1).flatten()
                 rows[k].append(likelihood.log_likelihoods(items.flatten(0, 1), repeated).view(len(items), -1))
-                for member in items:
-                    tallies[k].add(member)
+                tallies[k].add(items)
                 request.tick(len(items) * len(labels))
         del group  # or the next group's weights would be made while these are alive
-    averages = [tally.average() for tally in tallies]
+    averages = [tally.averaged for tally in tallies]
     firsts = [first_items(likelihood, labels, len(items)) for (_, labels), items in zip(chunk, counted, strict=True)]
     columns: list[Iterable[Tensor]] = [map(torch.cat, rows), averages, counted, firsts]
     if request.uncertainty is not None:
-        pairs = zip(tallies, averages, strict=True)
-        columns.append([tally.values(average, request.uncertainty) for tally, average in pairs])
+        columns.append([tally.values(request.uncertainty) for tally in tallies])
     return list(zip(*columns, strict=True))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeAlias
 
 from torch import Tensor
@@ -56,12 +56,11 @@ class Likelihood(Protocol):
         """ln L_i, [N], of items."""
         ...
 
-    def accumulate(self, total: Tensor | None, predictions: Tensor) -> Tensor:
-        """Add one member's predictions to the running total."""
-        ...
+    def average(self, predictions: Tensor, counts: Sequence[int] | None = None) -> Tensor:
+        """The prediction of the members together, eq. 9, from their predictions [m, ...].
 
-    def average(self, total: Tensor, size: int) -> Tensor:
-        """The ensemble's prediction, eq. 9, from the total over `size` members."""
+        A row may be the average of other members; `counts` then says how many members each row stands for.
+        """
         ...
 
     def outputs(self, predictions: Tensor) -> Tensor:

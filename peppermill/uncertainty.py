@@ -14,7 +14,7 @@ from peppermill.types import Likelihood
 #: A calibrator: normalised log-probabilities, classes last, to normalised ones.
 Calibrate: TypeAlias = Callable[[Tensor], Tensor]
 
-LARGEST_SURPRISE = 1e4  # in nats: exp(-1e4) is 0 in every floating-point type
+LOWEST_LOG_PROB = -1e4  # exp(-1e4) is 0 in every floating-point type
 
 #: What a classifier says about each item, by name.
 CLASS_UNCERTAINTIES = {
@@ -57,45 +57,40 @@ class Uncertainty:
 
 
 class Tally:
-    """What is added up member by member: the mean prediction and, if asked for, one more array [..., K] and counts."""
+    """What is added up while members run: their average and, if asked for, entropies, squares [..., K] and votes."""
 
     def __init__(self, likelihood: Likelihood, uncertainty: bool = True) -> None:
         self.likelihood, self.uncertainty, self.count = likelihood, uncertainty, 0
-        self.total: Tensor | None = None
-        self.own: Tensor | None = None  # entropies or variances
-        self.squares, self.votes = torch.zeros(()), torch.zeros(())
+        self.averaged = self.own = self.squares = self.votes = torch.zeros(())
 
     def add(self, predictions: Tensor) -> None:
-        """Add one member: its prediction, entropy or variance, squared probabilities and the class that it predicts."""
-        self.count += 1
-        self.total = self.likelihood.accumulate(self.total, predictions)
+        """Add some members, [m, ..., K]: predictions, entropies or variances, squared probabilities and votes."""
+        counts = [self.count] * (self.count > 0) + [1] * len(predictions)
+        known = torch.cat([self.averaged[None], predictions]) if self.count else predictions
+        self.averaged = self.likelihood.average(known, counts if self.count else None)
+        self.count = sum(counts)
         if not self.uncertainty:
             return
-        classes = self.likelihood.name != "gaussian"
         probabilities = predictions.exp()
-        own = entropy_of(predictions, probabilities) if classes else probabilities[..., 1]
-        self.own = own if self.own is None else self.own.add_(own)
-        if classes:
-            squares, predicted = probabilities.square(), predictions.argmax(dim=-1, keepdim=True)
-            self.squares = squares if self.count == 1 else self.squares.add_(squares)
-            self.votes = torch.zeros_like(squares, dtype=torch.int16) if self.count == 1 else self.votes
-            self.votes.scatter_add_(-1, predicted, torch.ones_like(predicted, dtype=torch.int16))
+        if self.likelihood.name == "gaussian":
+            self.own = self.own + probabilities[..., 1].sum(dim=0)
+            return
+        self.own = self.own + entropy_of(predictions, probabilities).sum(dim=0)
+        self.squares = self.squares + probabilities.square_().sum(dim=0)
+        predicted = predictions.argmax(dim=-1).movedim(0, -1)  # [..., m]
+        votes = self.votes if self.votes.ndim else torch.zeros_like(self.squares, dtype=torch.int16)
+        self.votes = votes.scatter_add_(-1, predicted, torch.ones_like(predicted, dtype=torch.int16))
 
-    def average(self) -> Tensor:
-        """The ensemble's prediction, eq. 9."""
-        assert self.total is not None
-        return self.likelihood.average(self.total, self.count)
-
-    def values(self, averaged: Tensor, calibrator: Calibrate) -> Tensor:
-        """The uncertainties of each item in the order of their names, [..., names], from the mean prediction."""
-        assert self.own is not None
-        total, expected = uncertainty_of(averaged, self.likelihood), self.own / self.count
+    def values(self, calibrator: Calibrate) -> Tensor:
+        """The uncertainties of each item in the order of their names, [..., names]."""
+        total, expected = uncertainty_of(self.averaged, self.likelihood), self.own / self.count
         parts = [total, expected, (total - expected).clamp(min=0)]
         if self.likelihood.name != "gaussian":
-            log_confidence, predicted = calibrator(averaged).max(dim=-1, keepdim=True)
-            mean, squares, votes = (x.gather(-1, predicted) for x in (averaged.exp(), self.squares, self.votes))
-            variance = squares / self.count - mean.square() if self.count > 1 else torch.zeros_like(mean)
-            more = (log_confidence.exp().clamp(max=1), 1 - votes / self.count, variance.clamp(min=0).sqrt())
+            log_confidence, predicted = calibrator(self.averaged).max(dim=-1, keepdim=True)
+            columns = (self.averaged.exp(), self.squares / self.count, self.votes / self.count)
+            mean, squares, votes = (column.gather(-1, predicted) for column in columns)
+            variance = (squares - mean.square()).clamp(min=0) if self.count > 1 else torch.zeros_like(mean)
+            more = (log_confidence.exp().clamp(max=1), 1 - votes, variance.sqrt())
             confidence, disagreement, deviation = (column.squeeze(-1).to(total) for column in more)
             parts = [confidence, *parts, disagreement, deviation]
         return torch.stack(parts, dim=-1)
@@ -129,4 +124,4 @@ def uncertainty_of(predictions: Tensor, likelihood: Likelihood) -> Tensor:
 
 def entropy_of(log_probs: Tensor, probabilities: Tensor) -> Tensor:
     """-sum p ln p over the last dimension, without another logarithm; the limit of ln p makes 0 ln 0 zero."""
-    return (probabilities * (-log_probs).clamp(max=LARGEST_SURPRISE)).sum(dim=-1)
+    return -(probabilities * log_probs.clamp(min=LOWEST_LOG_PROB)).sum(dim=-1)

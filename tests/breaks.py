@@ -61,9 +61,8 @@ BREAKS = [
     Break(
         "the temperature is applied before the average",
         "ensemble.py",
-        "predictions = mean_prediction(self.likelihood, different)",
-        "predictions = temper(mean_prediction(self.likelihood, temper(different, self.temperature)), "
-        "1 / self.temperature)",
+        "predictions = self.likelihood.average(different)",
+        "predictions = temper(self.likelihood.average(temper(different, self.temperature)), 1 / self.temperature)",
         "tests/test_ensemble.py",
     ),
     Break(

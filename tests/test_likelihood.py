@@ -37,11 +37,11 @@ def item_log_likelihoods(likelihood, outputs, labels):
 
 
 def averaged(likelihood, members):
-    """The ensemble's prediction, as the engines build it."""
-    total = None
-    for outputs in members:
-        total = likelihood.accumulate(total, likelihood.predict(outputs))
-    return likelihood.average(total, len(members))
+    """The ensemble's prediction, one member after another, as a pass builds it."""
+    first, *others = (likelihood.predict(outputs) for outputs in members)
+    for count, prediction in enumerate(others, start=1):
+        first = likelihood.average(torch.stack([first, prediction]), (count, 1))
+    return first
 
 
 # Eq. 6

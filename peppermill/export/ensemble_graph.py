@@ -14,11 +14,10 @@ from torch.export import Dim, ExportedProgram
 
 from peppermill.engines.network_shell import shell_of
 from peppermill.ensemble import PepEnsemble
-from peppermill.likelihood import mean_prediction
 from peppermill.plumbing.nested import as_arguments, map_tensors, output_tensor, tensors_of
 from peppermill.plumbing.networks import device_of, dtype_of
 from peppermill.types import Inputs, Likelihood
-from peppermill.uncertainty import Tally, named
+from peppermill.uncertainty import CLASS_UNCERTAINTIES, VARIANCES, Tally, named
 from peppermill.views import IDENTITY
 
 
@@ -107,13 +106,11 @@ class EnsembleGraph(nn.Module):
             view = self.views[j % len(self.views)]
             outputs = view.outputs(lambda *seen, call=call: output_tensor(call(*seen)).unsqueeze(0), args, kwargs)
             predictions.append(self.likelihood.predict(outputs.squeeze(0)))
-        averaged = mean_prediction(self.likelihood, torch.stack(predictions))
-        found = named_outputs(self.likelihood, self.likelihood.outputs(self.calibrator(averaged)))
-        if not found.keys() >= set(self.names):
-            tally = Tally(self.likelihood)
-            for prediction in predictions:
-                tally.add(prediction)
-            found |= named(tally.values(averaged, self.calibrator), self.likelihood).values
+        tally = Tally(self.likelihood, uncertainty=bool({*self.names} & {*CLASS_UNCERTAINTIES, *VARIANCES}))
+        tally.add(torch.stack(predictions))
+        found = named_outputs(self.likelihood, self.likelihood.outputs(self.calibrator(tally.averaged)))
+        if tally.uncertainty:
+            found |= named(tally.values(self.calibrator), self.likelihood).values
         return {name: found[name] for name in self.names}
 
     def _hold(self, owner: str, params: Mapping[str, Tensor]) -> dict[str, str]:

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from peppermill.data import Batches
 from peppermill.engines.network_shell import shell_of
 from peppermill.ensemble import PepEnsemble
-from peppermill.likelihood import mean_prediction
 from peppermill.plumbing.nested import InputGuard, as_arguments, output_tensor
 from peppermill.plumbing.networks import as_network, device_of, in_training_mode, refuse_training_mode
 from peppermill.predictions import likelihood_of
@@ -28,7 +27,7 @@ BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 def average(likelihood: Likelihood, outputs: Iterable[Any]) -> Tensor:
     """ln of the averaged probability of several outputs of networks, in the networks' own layout."""
     predictions = [likelihood.predict(output_tensor(output)) for output in outputs]
-    return likelihood.outputs(mean_prediction(likelihood, torch.stack(predictions)))
+    return likelihood.outputs(likelihood.average(torch.stack(predictions)))
 
 
 class SingleNetwork(nn.Module):

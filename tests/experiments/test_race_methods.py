@@ -14,12 +14,17 @@ pytestmark = pytest.mark.filterwarnings("ignore::peppermill.PepWarning")  # 100 
 
 def test_seeds_splits_and_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first split runs with every seed, the second with its own; T is tuned once a split; the page has each row."""
-    few = {name: race.METHODS[name] for name in ("temperature scaling", "PEP, T", "race")}
-    monkeypatch.setattr(race, "METHODS", few)
     monkeypatch.setattr(race, "PAGE", tmp_path / "race.md")
     said: list[str] = []
     settings = race.Settings(
-        out=tmp_path, checkpoints=tmp_path, splits=2, noise_seeds=2, images=200, passes=2, say=said.append
+        out=tmp_path,
+        checkpoints=tmp_path,
+        splits=2,
+        noise_seeds=2,
+        images=200,
+        passes=2,
+        additions=False,
+        say=said.append,
     )
     race.main(settings)
     assert [line.split(":")[0] for line in said] == [
@@ -33,4 +38,6 @@ def test_seeds_splits_and_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert found["methods"]["temperature scaling"]["passes"] == 1
     assert found["methods"]["temperature scaling"]["over seeds"] == 0 <= found["methods"]["PEP, T"]["over seeds"]
     page = (tmp_path / "race.md").read_text()
-    assert all(f"| {name} |" in page for name in few)
+    assert found["methods"].keys() == {name for name in race.WITHOUT_ADDITIONS if "mirror" not in name}
+    assert all(f"| {name} |" in page for name in found["methods"])
+    assert "Splits of 200 images: 2; seeds of the noise on the first one: 2." in page
