@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,16 +15,13 @@ from peppermill.data import Batches
 from peppermill.evaluation.scores import (
     CHUNK,
     ByScore,
-    ExampleSums,
+    bootstrap,
     check_level,
     column_of,
-    interval,
     item_scores,
     number,
     p_text,
-    p_value_of,
     predictions_of,
-    resample,
     signed,
 )
 from peppermill.metrics import SCORES
@@ -111,11 +107,14 @@ def compare(
     def difference(name: str, weights: np.ndarray | None) -> Any:
         return seconds[name].value(weights) - firsts[name].value(weights)
 
-    resampled = resample({name: partial(difference, name) for name in firsts}, len(firsts["nll"].counts), seed)
-    differences = {
-        name: _difference(SCORES[name].binary, first, seconds[name], resampled[name], level, seed)
-        for name, first in firsts.items()
-    }
+    differences, counts = {}, firsts["nll"].counts
+    resampled = bootstrap({name: partial(difference, name) for name in firsts}, len(counts), level, seed)
+    for name, numbers in resampled.items():
+        found = Difference(*numbers, "bootstrap", None, float(firsts[name].value()))
+        changes = seconds[name].totals - firsts[name].totals
+        if not SCORES[name].combine:  # a mean over items has better tests
+            found = _tested(found, SCORES[name].binary, changes, counts, level, seed)
+        differences[name] = found
     return Comparison(differences, len(one.labels), bins, level)
 
 
@@ -142,24 +141,19 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return [float(p) for p in corrected]
 
 
-def _difference(
-    binary: bool, first: ExampleSums, second: ExampleSums, resampled: np.ndarray, level: float, seed: int
+def _tested(
+    found: Difference, binary: bool, changes: np.ndarray, counts: np.ndarray, level: float, seed: int
 ) -> Difference:
+    """The difference with a test of the changes of the examples, [E], which have this many items, [E]."""
     from scipy import stats  # slow to import, so not at the top
 
-    was, counts = float(first.value()), first.counts
-    value, changes = float(second.value()) - was, second.totals - first.totals
-    bounds = interval(value, resampled, level, len(counts))
-    if first.combine:
-        return Difference(value, *bounds, p_value_of(value, resampled), "bootstrap", None, was)
     if binary and counts.max() == 1:  # the exact test on the items that only one of the two gets right
         only_first, only_one = int((changes > 0).sum()), int((changes != 0).sum())
         p_value = float(stats.binomtest(only_first, only_one).pvalue) if only_one else 1.0
-        return Difference(value, *bounds, p_value, "McNemar", None, was)
-    changes = changes / counts.mean()
+        return replace(found, p_value=p_value, test="McNemar")
     if len(changes) < 2 or not changes.any():
-        ends = math.inf if len(changes) < 2 else 0.0
-        return Difference(value, -ends, ends, 1.0, "paired t", 1.0, was)
+        return replace(found, p_value=1.0, test="paired t", permutation_p_value=1.0)
+    changes = changes / counts.mean()
     # The sign-flip test: without an effect, both signs of a difference are equally likely. scipy's `permutation_test`
     # with `permutation_type="samples"` draws the same signs, at five times the cost.
     generator = np.random.default_rng(seed)
@@ -173,4 +167,5 @@ def _difference(
     )
     paired = stats.ttest_1samp(changes, 0.0)
     lower, upper = map(float, paired.confidence_interval(level))
-    return Difference(value, lower, upper, float(paired.pvalue), "paired t", float(flipped.pvalue), was)
+    p_values = {"p_value": float(paired.pvalue), "permutation_p_value": float(flipped.pvalue)}
+    return replace(found, lower=lower, upper=upper, test="paired t", **p_values)

@@ -157,62 +157,48 @@ def sum_by_example(
 def estimate(scores: Mapping[str, ExampleSums], level: float, seed: int) -> dict[str, Estimate]:
     """Every score with its interval, from the same resamples of the examples."""
     examples = len(next(iter(scores.values())).counts)
-    resampled = resample({name: score.value for name, score in scores.items()}, examples, seed)
     found = {}
-    for name, score in scores.items():
-        value = float(score.value())
-        lower, upper = interval(value, resampled[name], level, examples)
-        if score.combine or score.totals.min() > -ROUNDING:  # centering may move a bound below 0, where it never is
+    resampled = bootstrap({name: score.value for name, score in scores.items()}, examples, level, seed)
+    for name, (value, lower, upper, _) in resampled.items():
+        if scores[name].combine or scores[name].totals.min() > -ROUNDING:  # centering may move a bound below 0
             lower, upper = max(0.0, lower), max(0.0, upper)
         found[name] = Estimate(value, lower, upper)
     return found
 
 
-def resample(
-    scores: Mapping[str, Callable[[np.ndarray], np.ndarray]], examples: int, seed: int
-) -> dict[str, np.ndarray]:
-    """Every score, [resamples], a function of weights [rows, E], of the same bootstrap resamples of the examples."""
+def bootstrap(
+    scores: Mapping[str, Callable[[np.ndarray | None], Any]], examples: int, level: float, seed: int
+) -> dict[str, tuple[float, float, float, float]]:
+    """Every score, both ends of its interval and its p-value against 0, from the same resamples of the examples.
+
+    A score is a function of weights [rows, E], how often each example counts, or of None, which counts all once. The
+    resampled scores are moved so that their mean is the score itself: the ECE of a resample exceeds that of the sample,
+    as that of the sample exceeds the truth, because both count noise as miscalibration. The interval is their central
+    part, widened as Student's t is wider than the normal distribution; and resamples of n examples spread by
+    sqrt((n - 1) / n) too little. The p-value is twice the smaller share beyond 0, and at least 2 / (resamples + 1).
+    """
     generator = np.random.default_rng(seed)
     step = max(1, CHUNK // examples)
-    found: dict[str, list[np.ndarray]] = {name: [] for name in scores}
+    parts: dict[str, list[np.ndarray]] = {name: [] for name in scores}
     for done in range(0, RESAMPLES, step):
         rows = min(step, RESAMPLES - done)
         drawn = generator.integers(examples, size=(rows, examples)) + examples * np.arange(rows)[:, None]
         counts = np.bincount(drawn.ravel(), minlength=rows * examples).reshape(rows, examples)
-        weights = counts.astype(np.float64)  # how often each resample holds each example
+        weights = counts.astype(np.float64)
         for name, score in scores.items():
-            found[name].append(score(weights))
-    return {name: np.concatenate(parts) for name, parts in found.items()}
-
-
-def centered(value: float, resampled: np.ndarray) -> np.ndarray:
-    """The resampled scores, moved so that their mean is the score itself.
-
-    The ECE of a resample exceeds that of the sample, as that of the sample exceeds the truth: both count noise as
-    miscalibration. What is left after centering is the spread of the number that is reported.
-    """
-    moved: np.ndarray = resampled - (resampled.mean() - value)
-    return moved
-
-
-def interval(value: float, resampled: np.ndarray, level: float, examples: int) -> tuple[float, float]:
-    """The central part of the centered resamples, widened as Student's t is wider than the normal distribution.
-
-    Resamples of n examples spread by sqrt((n - 1) / n) too little; the few images of a segmentation show both.
-    """
-    if examples == 1:
-        return -math.inf, math.inf
-    tail = (1 + level) / 2
-    width = math.sqrt(examples / (examples - 1)) * stdtrit(examples - 1, tail) / ndtri(tail)
-    low, high = np.quantile(centered(value, resampled), [1 - tail, tail])
-    return float(value + width * (low - value)), float(value + width * (high - value))
-
-
-def p_value_of(value: float, resampled: np.ndarray) -> float:
-    """Twice the smaller share of resampled differences beyond zero; n resamples show no less than 2 / (n + 1)."""
-    draws = centered(value, resampled)
-    tail = min((draws <= 0).mean(), (draws >= 0).mean())
-    return float(min(1.0, max(2 * tail, 2 / (len(draws) + 1))))
+            parts[name].append(score(weights))
+    tail, found = (1 + level) / 2, {}
+    for name, score in scores.items():
+        value, resampled = float(score(None)), np.concatenate(parts[name])
+        centered = resampled - (resampled.mean() - value)
+        share = min((centered <= 0).mean(), (centered >= 0).mean())
+        lower, upper = -math.inf, math.inf
+        if examples > 1:
+            width = math.sqrt(examples / (examples - 1)) * stdtrit(examples - 1, tail) / ndtri(tail)
+            lower, upper = value + width * (np.quantile(centered, [1 - tail, tail]) - value)
+        p_value = min(1.0, max(2 * share, 2 / (RESAMPLES + 1)))
+        found[name] = (value, float(lower), float(upper), float(p_value))
+    return found
 
 
 def check_level(level: float) -> None:

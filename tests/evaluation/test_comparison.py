@@ -13,7 +13,7 @@ import peppermill as pm
 from peppermill import metrics
 from peppermill.evaluation import comparison
 from peppermill.evaluation.comparison import holm
-from peppermill.evaluation.scores import RESAMPLES, interval, item_scores, p_value_of, resample
+from peppermill.evaluation.scores import RESAMPLES, bootstrap, item_scores
 
 SCORES = ("nll", "brier", "ece", "error")
 
@@ -110,14 +110,19 @@ def test_a_comparison_reads_as_a_sentence():
     assert {"nll", "ece", "table"} <= {*dir(found)} & {*dir(back)}
 
 
-def test_the_bias_of_a_resample_moves_neither_interval_nor_p_value():
+@pytest.mark.parametrize("bias", [0, 5])
+def test_the_bias_of_a_resample_moves_neither_interval_nor_p_value(bias):
     """ECE's resamples lie above the estimate. Of normal ones, the interval of 95 % is 1.96 to either side, and the
     p-value of an estimate 1.5 away from zero is 0.134; standard errors 0.06 and 0.011, of which four are allowed."""
-    normal = np.random.default_rng(0).normal(size=2000)
-    for bias in (0, 5):
-        lower, upper = interval(1.5, 1.5 + normal + bias, 0.95, examples=10**6)
-        assert (lower, upper) == pytest.approx((1.5 - 1.96, 1.5 + 1.96), abs=4 * 0.06)
-        assert p_value_of(1.5, 1.5 + normal + bias) == pytest.approx(0.134, abs=4 * 0.011)
+    resampled = iter(1.5 + np.random.default_rng(0).normal(size=RESAMPLES) + bias)
+
+    def score(weights):
+        return 1.5 if weights is None else np.array([next(resampled) for _ in weights])
+
+    value, lower, upper, p_value = bootstrap({"any": score}, 1000, 0.95, seed=0)["any"]
+    assert value == 1.5
+    assert (lower, upper) == pytest.approx((1.5 - 1.96, 1.5 + 1.96), abs=4 * 0.06)
+    assert p_value == pytest.approx(0.134, abs=4 * 0.011)
 
 
 def test_intervals_hold_the_truth_as_often_as_they_claim(monkeypatch):
@@ -185,7 +190,14 @@ def test_a_weighted_score_is_the_score_of_the_items_repeated():
 
 def test_a_resample_draws_as_many_items_as_there_are():
     counts = []
-    resample({"any": lambda weights: counts.append(weights) or weights.sum(axis=1)}, examples=13, seed=0)
+
+    def score(weights):
+        if weights is None:
+            return 13.0
+        counts.append(weights)
+        return weights.sum(axis=1)
+
+    bootstrap({"any": score}, 13, 0.95, seed=0)
     assert np.concatenate(counts).shape == (RESAMPLES, 13)
     assert (np.concatenate(counts).sum(axis=1) == 13).all()
     assert np.concatenate(counts).mean() == 1
