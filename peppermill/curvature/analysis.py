@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import torch
+from scipy.special import ndtr, stdtrit
 from torch import Tensor, nn
 
 from peppermill.curvature.derivatives import (
@@ -178,13 +179,12 @@ def estimate(wanted: Tensor, control: Tensor, known: float) -> tuple[float, floa
     The least-squares line of the one on the other, read off at the known mean, removes the noise that both share. The
     error is scaled by Student's t: two errors contain the truth as often as two standard deviations of a normal.
     """
-    count, weight, excess = len(wanted), weight_of(control, wanted), control - known
-    left = wanted - weight * excess
-    freedom = count - (2 if weight else 1)
-    spread = float((control - control.mean()).square().sum())
-    leverage = 1 / count + (float(excess.mean()) ** 2 / spread if weight else 0.0)
-    variance = float((left - left.mean()).square().sum()) / freedom
-    return float(left.mean()), math.sqrt(variance * leverage) * student_factor(freedom)
+    from scipy import stats  # slow to import, so not at the top
+
+    if not weight_of(control, wanted):
+        return float(wanted.mean()), standard_error(wanted)
+    line = stats.linregress(control - known, wanted)
+    return float(line.intercept), float(line.intercept_stderr) * student_factor(len(wanted) - 2)
 
 
 def standard_error(values: Tensor) -> float:
@@ -194,9 +194,7 @@ def standard_error(values: Tensor) -> float:
 
 def student_factor(freedom: int) -> float:
     """How much wider Student's t is than a normal distribution, at two standard deviations."""
-    from scipy import stats  # slow to import, so not at the top
-
-    return float(stats.t.ppf(stats.norm.cdf(2), freedom)) / 2
+    return float(stdtrit(freedom, ndtr(2))) / 2
 
 
 def quartic_term(fourth: Tensor, second: Tensor, exact: bool) -> tuple[float, float]:
@@ -208,16 +206,12 @@ def quartic_term(fourth: Tensor, second: Tensor, exact: bool) -> tuple[float, fl
     fourths = fourth.sum(dim=1) / 24
     if exact:
         return float(fourths.mean() - second.mean(dim=0).square().sum() / 8), standard_error(fourths)
-    count, total, squares = len(second), second.sum(dim=0), second.square().sum(dim=0)
 
-    def squared_mean(total: Tensor, squares: Tensor, n: int) -> Tensor:
-        """sum_i E[second]^2 from products of different probes only: the square of one probe would add its noise."""
-        return (total.square() - squares).sum() / (n * (n - 1))
+    def coefficient(fourth: Tensor, total: Tensor, squares: Tensor, n: int) -> Tensor:
+        """Q from sums; E[second]^2 from products of different probes only: the square of one would add its noise."""
+        return fourth / n - (total.square() - squares).sum(dim=-1) / (8 * n * (n - 1))
 
-    without_one = [  # the jackknife over probes
-        (fourths.sum() - fourths[j]) / (count - 1)
-        - squared_mean(total - second[j], squares - second[j].square(), count - 1) / 8
-        for j in range(count)
-    ]
-    found = fourths.mean() - squared_mean(total, squares, count) / 8
-    return float(found), standard_error(torch.stack(without_one)) * (count - 1)
+    own, count = (fourths, second, second.square()), len(second)
+    sums = [values.sum(dim=0) for values in own]
+    without_one = [total - one for total, one in zip(sums, own, strict=True)]  # the jackknife over probes
+    return float(coefficient(*sums, count)), standard_error(coefficient(*without_one, count - 1)) * (count - 1)
