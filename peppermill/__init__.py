@@ -10,9 +10,9 @@ if TYPE_CHECKING:
     from peppermill import demo as demo
     from peppermill import metrics as metrics
     from peppermill.curvature.analysis import LocalAnalysis as LocalAnalysis
+    from peppermill.curvature.analysis import carried_by as carried_by
+    from peppermill.curvature.analysis import compare_effects as compare_effects
     from peppermill.curvature.analysis import local_analysis as local_analysis
-    from peppermill.curvature.prediction import carried_by as carried_by
-    from peppermill.curvature.prediction import compare_effects as compare_effects
     from peppermill.datasets.splitting import split_off as split_off
     from peppermill.distributed.group import ProcessError as ProcessError
     from peppermill.distributed.group import alone as alone
@@ -77,8 +77,7 @@ if TYPE_CHECKING:
 
 #: Where each public name is defined.
 _NAMES_BY_MODULE = {
-    "curvature.analysis": "LocalAnalysis local_analysis",
-    "curvature.prediction": "carried_by compare_effects",
+    "curvature.analysis": "LocalAnalysis carried_by compare_effects local_analysis",
     "datasets.splitting": "split_off",
     "distributed.group": "ProcessError alone",
     "ensemble": "PepEnsemble load",
