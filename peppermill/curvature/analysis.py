@@ -215,14 +215,14 @@ def quartic_term(fourth: Tensor, second: Tensor, exact: bool) -> tuple[float, fl
     if exact:
         return float(fourths.mean() - second.mean(dim=0).square().sum() / 8), standard_error(fourths)
 
-    def coefficient(fourth: Tensor, total: Tensor, squares: Tensor, n: int) -> Tensor:
+    def coefficient(n: int, fourth: Tensor, total: Tensor, squares: Tensor) -> Tensor:
         """Q from sums; E[second]^2 from products of different probes only: the square of one would add its noise."""
         return fourth / n - (total.square() - squares).sum(dim=-1) / (8 * n * (n - 1))
 
     own, count = (fourths, second, second.square()), len(second)
     sums = [values.sum(dim=0) for values in own]
     without_one = [total - one for total, one in zip(sums, own, strict=True)]  # the jackknife over probes
-    return float(coefficient(*sums, count)), standard_error(coefficient(*without_one, count - 1)) * (count - 1)
+    return float(coefficient(count, *sums)), standard_error(coefficient(count - 1, *without_one)) * (count - 1)
 
 
 @dataclass(frozen=True)
