@@ -10,9 +10,9 @@ if TYPE_CHECKING:
     from peppermill import demo as demo
     from peppermill import metrics as metrics
     from peppermill.curvature.analysis import LocalAnalysis as LocalAnalysis
+    from peppermill.curvature.analysis import carried_by as carried_by
+    from peppermill.curvature.analysis import compare_effects as compare_effects
     from peppermill.curvature.analysis import local_analysis as local_analysis
-    from peppermill.curvature.prediction import carried_by as carried_by
-    from peppermill.curvature.prediction import compare_effects as compare_effects
     from peppermill.datasets.splitting import split_off as split_off
     from peppermill.distributed.group import ProcessError as ProcessError
     from peppermill.distributed.group import alone as alone
@@ -45,11 +45,11 @@ if TYPE_CHECKING:
     from peppermill.plumbing.warnings import PepWarning as PepWarning
     from peppermill.predictions import Predictions as Predictions
     from peppermill.predictions import predict as predict
-    from peppermill.predictors.one_network import McDropout as McDropout
-    from peppermill.predictors.one_network import SingleNetwork as SingleNetwork
-    from peppermill.predictors.one_network import TestTimeAugmentation as TestTimeAugmentation
-    from peppermill.predictors.several_networks import DeepEnsemble as DeepEnsemble
-    from peppermill.predictors.several_networks import WeightAverage as WeightAverage
+    from peppermill.predictors.baselines import DeepEnsemble as DeepEnsemble
+    from peppermill.predictors.baselines import McDropout as McDropout
+    from peppermill.predictors.baselines import SingleNetwork as SingleNetwork
+    from peppermill.predictors.baselines import TestTimeAugmentation as TestTimeAugmentation
+    from peppermill.predictors.baselines import WeightAverage as WeightAverage
     from peppermill.predictors.temperature_scaling import Calibrated as Calibrated
     from peppermill.predictors.temperature_scaling import Tempered as Tempered
     from peppermill.predictors.temperature_scaling import fit_calibrator as fit_calibrator
@@ -77,8 +77,7 @@ if TYPE_CHECKING:
 
 #: Where each public name is defined.
 _NAMES_BY_MODULE = {
-    "curvature.analysis": "LocalAnalysis local_analysis",
-    "curvature.prediction": "carried_by compare_effects",
+    "curvature.analysis": "LocalAnalysis carried_by compare_effects local_analysis",
     "datasets.splitting": "split_off",
     "distributed.group": "ProcessError alone",
     "ensemble": "PepEnsemble load",
@@ -94,8 +93,7 @@ _NAMES_BY_MODULE = {
     "noise": "Noise",
     "plumbing.warnings": "PepWarning",
     "predictions": "Predictions predict",
-    "predictors.one_network": "McDropout SingleNetwork TestTimeAugmentation",
-    "predictors.several_networks": "DeepEnsemble WeightAverage",
+    "predictors.baselines": "DeepEnsemble McDropout SingleNetwork TestTimeAugmentation WeightAverage",
     "predictors.temperature_scaling": "Calibrated Tempered fit_calibrator fit_temperature",
     "race": "calibrate",
     "recipe": "Candidate Race",

@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from peppermill.uncertainty import entropy_of
+
 if TYPE_CHECKING:
     from peppermill.predictions import Predictions
 
@@ -137,8 +139,7 @@ def top_label(log_probs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 
 def entropy(log_probs: Tensor) -> Tensor:
     """The entropy of each prediction in nats, [N]."""
-    log_probs = log_probs.double()
-    return -(log_probs.exp() * log_probs).nan_to_num(0.0).sum(dim=1)
+    return entropy_of(log_probs.double(), log_probs.double().exp())
 
 
 def symmetrized_kl(first: Tensor, second: Tensor, bins: int = 50) -> float:
@@ -169,9 +170,7 @@ def false_positive_rate(inside: Tensor, outside: Tensor, recall: float = 0.95) -
     return float((inside.double() >= ordered[caught - 1]).double().mean())
 
 
-def fpr_at_95(inside: Tensor, outside: Tensor) -> float:
-    """`false_positive_rate` at a recall of 95 %."""
-    return false_positive_rate(inside, outside, 0.95)
+fpr_at_95 = false_positive_rate  # its usual name, at its usual recall
 
 
 def risk_coverage_curve(log_probs: Tensor, labels: Tensor, confidence: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -261,7 +260,7 @@ class Score:
     `terms` gives [N] or [N, d] from predictions and the number of bins; the score is their mean over items, or
     `combine` of that mean. With `cells`, the bin of each item, the mean is one of [N, bins]: the term of an item in the
     column of its bin, and 0 in the others. A `percent` is shown with two decimals fewer. `binary` terms are 0 or 1. A
-    `binned` score depends on the number of bins. A `headline` score is part of the verdict's sentence.
+    `headline` score is part of the verdict's sentence.
     """
 
     name: str
@@ -274,36 +273,30 @@ class Score:
     decimals: int = 4
     lower_is_better: bool = True
     binary: bool = False
-    binned: bool = False
     headline: bool = True
     cells: Callable[[Predictions, int], Tensor] | None = None
+
+
+def of_classes(per_item: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Predictions, int], Tensor]:
+    """The terms of a score of log-probabilities and labels that needs no bins."""
+    return lambda predictions, _: per_item(predictions.log_probs, predictions.labels)
 
 
 #: Every score by name. A new one is a row here, and appears in every table, sweep and report.
 SCORES = {
     "nll": Score("nll", "NLL", "log-loss", lambda p, _: -p.log_likelihoods, tasks=("classification", "regression")),
-    "brier": Score("brier", "Brier", "Brier score", lambda p, _: item_brier(p.log_probs, p.labels), headline=False),
+    "brier": Score("brier", "Brier", "Brier score", of_classes(item_brier), headline=False),
     "ece": Score(
         "ece",
         "ECE",
         "calibration error",
-        lambda p, _: item_gaps(p.log_probs, p.labels),
+        of_classes(item_gaps),
         combine=lambda gaps: np.abs(gaps).sum(axis=-1),
         cells=lambda p, bins: item_bins(p.log_probs, p.labels, bins),
         percent=True,
-        binned=True,
     ),
-    "error": Score(
-        "error", "error", "mistakes", lambda p, _: item_errors(p.log_probs, p.labels), percent=True, binary=True
-    ),
-    "aurc": Score(
-        "aurc",
-        "AURC",
-        "mistakes when abstaining",
-        lambda p, _: item_aurc(p.log_probs, p.labels),
-        percent=True,
-        headline=False,
-    ),
+    "error": Score("error", "error", "mistakes", of_classes(item_errors), percent=True, binary=True),
+    "aurc": Score("aurc", "AURC", "mistakes when abstaining", of_classes(item_aurc), percent=True, headline=False),
     "rmse": Score(
         "rmse", "RMSE", "typical error", lambda p, _: (p.labels - p.log_probs[:, 0]).square(), np.sqrt, ("regression",)
     ),

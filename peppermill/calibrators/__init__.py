@@ -93,9 +93,7 @@ def calibrator_from(numbers: Mapping[str, Any], arrays: Mapping[str, Tensor]) ->
         raise ValueError(f"temperature is {temperature}")
     if name == "temperature":
         return Temperature(temperature)
-    from peppermill.calibrators.linear_scaling import (
-        LinearScaling,
-    )  # here, so that an ensemble does not import the fitting
+    from peppermill.calibrators.linear_scaling import LinearScaling  # which most ensembles do not need
 
     weight, bias = arrays["weight"], arrays["bias"]
     if list(weight.shape) != [len(bias)] * (2 if name == "matrix" else 1):

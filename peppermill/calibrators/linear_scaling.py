@@ -84,7 +84,7 @@ def tempered_items(log_probs: Tensor, labels: Tensor) -> tuple[float, Tensor, Te
     temperature, _ = best_temperature(log_probs, labels)
     u, labels = temper(log_probs.double(), temperature).cpu(), labels.cpu()
     possible = u.gather(1, labels[:, None])[:, 0] > -math.inf
-    return (temperature, u, labels) if bool(possible.all()) else (temperature, u[possible], labels[possible])
+    return temperature, u[possible], labels[possible]
 
 
 def choose_path(u: Tensor, labels: Tensor, penalties: Sequence[Tensor]) -> Sequence[Tensor]:

@@ -7,8 +7,7 @@ from typing import Annotated
 import typer
 
 from peppermill.cli import options, which_items
-from peppermill.curvature.analysis import local_analysis
-from peppermill.curvature.prediction import carried_by, compare_effects
+from peppermill.curvature.analysis import carried_by, compare_effects, local_analysis
 from peppermill.likelihood import likelihood_named
 from peppermill.plumbing.display import Table
 from peppermill.predictions import predict

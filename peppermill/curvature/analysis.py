@@ -1,13 +1,14 @@
-"""Eq. 14 to 20: the PEP effect B_sigma = sigma^2/2 sum_i Laplacian(L_i)/L_i near theta*, its error and its range."""
+"""Eq. 14 to 20: the PEP effect B_sigma = sigma^2/2 sum_i Laplacian(L_i)/L_i near theta*, beside the measured effect."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 import torch
+from scipy.special import ndtr, stdtrit
 from torch import Tensor, nn
 
 from peppermill.curvature.derivatives import (
@@ -19,13 +20,18 @@ from peppermill.curvature.derivatives import (
     step_size,
 )
 from peppermill.curvature.landscape import landscape_of
-from peppermill.likelihood import likelihood_named
+from peppermill.data import Batches
+from peppermill.ensemble import PepEnsemble
+from peppermill.likelihood import ensemble_log_likelihood, likelihood_named
+from peppermill.metrics import item_errors
+from peppermill.noise import Noise
 from peppermill.parameters import Selection
+from peppermill.passes import run_members
 from peppermill.plumbing.display import Table, shows_table
 from peppermill.plumbing.progress import progress
-from peppermill.types import Data, LikelihoodLike, Params
+from peppermill.predictions import Predictions
+from peppermill.types import Data, LikelihoodLike
 
-PROBE_MEMORY_BYTES = 2**28  # probes that need more memory are drawn again in every pass
 BELIEVABLE_SHARE = 0.1  # of the prediction: the next order may change it by this much
 MAX_PROBES = 1_000_000
 QUANTITIES = {
@@ -35,6 +41,7 @@ QUANTITIES = {
     "kinks": "  of it, kinks that derivatives miss",
 }
 MIN_REGRESSION_PROBES = 8  # fewer probes are worth more than the degree of freedom that a slope costs
+HARDEST_FRACTIONS = (0.01, 0.05, 0.1, 0.5)  # of the items
 
 
 @shows_table
@@ -125,31 +132,30 @@ def local_analysis(
     if step is not None and not 0 < step < math.inf:
         raise ValueError(f"`step={step}` must be positive: leave it out to have it chosen for you.")
     landscape = landscape_of(model, data, parameters, likelihood_named(likelihood), batch_size)
-    random: Callable[[], Iterable[Params]] = partial(landscape.gaussian_directions, probes, seed)
-    if probes * landscape.direction_bytes <= PROBE_MEMORY_BYTES:
-        random = partial(list, [*random()])
+    random = partial(landscape.gaussian_directions, probes, seed)
     exact = probes >= landscape.dimensions
     directions, count = (landscape.axes, landscape.dimensions) if exact else (random, probes)
 
     with progress("gradients of every item") as tick:
-        gradients = item_gradients(landscape, tick)
-    if not len(gradients.squares):
+        squares, log_likelihoods = item_gradients(landscape, tick)
+    if not len(squares):
         raise ValueError(f"`{landscape.data.argument}` has no item that counts: every label is the ignored one.")
-    with progress("products with the Hessian", count * gradients.inputs) as tick:
+    inputs = landscape.data.count_items() or 0
+    with progress("products with the Hessian", count * inputs) as tick:
         forms, slopes = hessian_products(landscape, directions, tick)
-    long = short = step or step_size(landscape, gradients, float(forms.mean()))
+    long = short = step or step_size(landscape, squares, log_likelihoods, float(forms.mean()))
     if exact and not step:  # the axes add no noise, so the step is as short as rounding allows: u / x^2 = x^4
         short = long * torch.finfo(next(iter(landscape.center.values())).dtype).eps ** (1 / 6) / LOG_ODDS_CHANGE
-    with progress("small steps", (PASSES_PER_PROBE * count + 1) * gradients.inputs) as tick:
+    with progress("small steps", (PASSES_PER_PROBE * count + 1) * inputs) as tick:
         second, fourth = directional_derivatives(landscape, directions, short, tick)
     if exact:
-        with progress("small steps", (PASSES_PER_PROBE * probes + 1) * gradients.inputs) as tick:
+        with progress("small steps", (PASSES_PER_PROBE * probes + 1) * inputs) as tick:
             _, fourth = directional_derivatives(landscape, random, long, tick)
 
-    control, trace = slopes.square().sum(dim=1), float(gradients.squares.sum())
+    control, trace = slopes.square().sum(dim=1), float(squares.sum())
     rates = second.sum(dim=1)
     # Every item has a control of its own, with the weight of their sum: the items' rates add up to the effect rate.
-    item_rates = (second - weight_of(control, rates) * (slopes.square() - gradients.squares)).mean(dim=0)
+    item_rates = (second - weight_of(control, rates) * (slopes.square() - squares)).mean(dim=0)
 
     def estimated(wanted: Tensor) -> tuple[float, float]:
         return (float(wanted.mean()), 0.0) if exact else estimate(wanted, control, trace)
@@ -160,7 +166,7 @@ def local_analysis(
         *estimated(rates),
         *quartic_term(fourth, second, exact),
         *estimated(rates - control - forms),
-        items=len(gradients.squares),
+        items=len(squares),
         dimensions=landscape.dimensions,
         probes=count,
         step=short,
@@ -181,13 +187,12 @@ def estimate(wanted: Tensor, control: Tensor, known: float) -> tuple[float, floa
     The least-squares line of the one on the other, read off at the known mean, removes the noise that both share. The
     error is scaled by Student's t: two errors contain the truth as often as two standard deviations of a normal.
     """
-    count, weight, excess = len(wanted), weight_of(control, wanted), control - known
-    left = wanted - weight * excess
-    freedom = count - (2 if weight else 1)
-    spread = float((control - control.mean()).square().sum())
-    leverage = 1 / count + (float(excess.mean()) ** 2 / spread if weight else 0.0)
-    variance = float((left - left.mean()).square().sum()) / freedom
-    return float(left.mean()), math.sqrt(variance * leverage) * student_factor(freedom)
+    from scipy import stats  # slow to import, so not at the top
+
+    if not weight_of(control, wanted):
+        return float(wanted.mean()), standard_error(wanted)
+    line = stats.linregress(control - known, wanted)
+    return float(line.intercept), float(line.intercept_stderr) * student_factor(len(wanted) - 2)
 
 
 def standard_error(values: Tensor) -> float:
@@ -197,9 +202,7 @@ def standard_error(values: Tensor) -> float:
 
 def student_factor(freedom: int) -> float:
     """How much wider Student's t is than a normal distribution, at two standard deviations."""
-    from scipy import stats  # slow to import, so not at the top
-
-    return float(stats.t.ppf(stats.norm.cdf(2), freedom)) / 2
+    return float(stdtrit(freedom, ndtr(2))) / 2
 
 
 def quartic_term(fourth: Tensor, second: Tensor, exact: bool) -> tuple[float, float]:
@@ -211,16 +214,92 @@ def quartic_term(fourth: Tensor, second: Tensor, exact: bool) -> tuple[float, fl
     fourths = fourth.sum(dim=1) / 24
     if exact:
         return float(fourths.mean() - second.mean(dim=0).square().sum() / 8), standard_error(fourths)
-    count, total, squares = len(second), second.sum(dim=0), second.square().sum(dim=0)
 
-    def squared_mean(total: Tensor, squares: Tensor, n: int) -> Tensor:
-        """sum_i E[second]^2 from products of different probes only: the square of one probe would add its noise."""
-        return (total.square() - squares).sum() / (n * (n - 1))
+    def coefficient(n: int, fourth: Tensor, total: Tensor, squares: Tensor) -> Tensor:
+        """Q from sums; E[second]^2 from products of different probes only: the square of one would add its noise."""
+        return fourth / n - (total.square() - squares).sum(dim=-1) / (8 * n * (n - 1))
 
-    without_one = [  # the jackknife over probes
-        (fourths.sum() - fourths[j]) / (count - 1)
-        - squared_mean(total - second[j], squares - second[j].square(), count - 1) / 8
-        for j in range(count)
-    ]
-    found = fourths.mean() - squared_mean(total, squares, count) / 8
-    return float(found), standard_error(torch.stack(without_one)) * (count - 1)
+    own, count = (fourths, second, second.square()), len(second)
+    sums = [values.sum(dim=0) for values in own]
+    without_one = [total - one for total, one in zip(sums, own, strict=True)]  # the jackknife over probes
+    return float(coefficient(count, *sums)), standard_error(coefficient(count - 1, *without_one)) * (count - 1)
+
+
+@dataclass(frozen=True)
+class EffectPoint:
+    """At one sigma: B_sigma of eq. 15, and L(sigma) - L(0) of an ensemble; sums over items, with standard errors."""
+
+    sigma: float
+    predicted: float
+    predicted_error: float
+    measured: float
+    measured_error: float
+
+
+@dataclass(frozen=True)
+class Carried:
+    """The share of an effect that some items carry; above 1 if the others lose."""
+
+    who: str
+    fraction: float  # of the items
+    share: float  # of the effect
+
+
+def compare_effects(
+    analysis: LocalAnalysis,
+    model: nn.Module,
+    data: Data,
+    sigmas: Sequence[float],
+    *,
+    parameters: Selection = "kernels",
+    size: int = 20,
+    seed: int = 0,
+    likelihood: LikelihoodLike = "categorical",
+    batch_size: int = 500,
+) -> tuple[EffectPoint, ...]:
+    """The effect that an `analysis` predicts and the measured one, for each of the `sigmas`.
+
+    The members are antithetic pairs, independent of the probes of the analysis. Pairs, because an average over m
+    independent members loses sigma^2/2 Tr F / m, which is of the order of the effect itself.
+    """
+    if size < 6 or size % 2:
+        raise ValueError(
+            f"`size={size}` must be even and at least 6: the error is computed from the spread of pairs of members."
+        )
+    noise = Noise(seed=seed)
+    pep = PepEnsemble.at_sigma(
+        model, 0.0, parameters=parameters, size=size, noise=noise, likelihood=likelihood, engine="loop"
+    )
+    points = []
+    with progress(f"{size} members at {len(sigmas)} values of sigma") as tick:
+        request = pep.request(Batches(data, pep.model, batch_size=batch_size), tick)
+        base = float(ensemble_log_likelihood(run_members(request, 0.0).member_log_likelihoods[:1]))
+        for sigma in sigmas:
+            value, error = _with_error(run_members(request, sigma).member_log_likelihoods.cpu())
+            predicted = analysis.predicted_effect(sigma), analysis.predicted_effect_error(sigma)
+            points.append(EffectPoint(sigma, *predicted, value - base, error))
+    return tuple(points)
+
+
+def carried_by(effects: Tensor, predictions: Predictions) -> tuple[Carried, ...]:
+    """The share of the sum of `effects` [N] that the hardest items of some `predictions` carry: wrong, least likely."""
+    order = predictions.log_likelihoods.cpu().argsort()
+    total, count = float(effects.sum()), len(effects)
+    found = []
+    if predictions.likelihood.name != "gaussian":
+        wrong = item_errors(predictions.log_probs, predictions.labels).bool().cpu()
+        found.append(
+            Carried("that the network gets wrong", float(wrong.double().mean()), float(effects[wrong].sum()) / total)
+        )
+    for fraction in HARDEST_FRACTIONS:
+        hardest = order[: math.ceil(fraction * count)]
+        found.append(Carried("of lowest likelihood", len(hardest) / count, float(effects[hardest].sum()) / total))
+    return tuple(found)
+
+
+def _with_error(member_log_likelihoods: Tensor) -> tuple[float, float]:
+    """L(sigma) of the members [m, N], and its error: the jackknife over pairs +epsilon, -epsilon."""
+    pairs = len(member_log_likelihoods) // 2
+    kept = [[k for k in range(2 * pairs) if k // 2 != left_out] for left_out in range(pairs)]
+    values = torch.stack([ensemble_log_likelihood(member_log_likelihoods[rows]) for rows in kept])
+    return float(ensemble_log_likelihood(member_log_likelihoods)), standard_error(values) * (pairs - 1)

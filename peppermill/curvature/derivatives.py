@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from itertools import islice
 
 import torch
 from torch import Tensor
 from torch.func import grad, jvp, vjp, vmap
 
-from peppermill.curvature.landscape import MEMORY_BYTES, Landscape, in_float64, twice_differentiable
-from peppermill.plumbing.nested import map_tensors
+from peppermill.curvature.landscape import Landscape, in_float64, twice_differentiable
+from peppermill.likelihood import example_rows
+from peppermill.plumbing.nested import map_tensors, tensors_of
 from peppermill.plumbing.warnings import warn_user
 from peppermill.types import Batch, Inputs, Params, Tick
 
@@ -25,18 +24,13 @@ LONG_STEP = 2  # in units of h
 PASSES_PER_PROBE = 4  # of the network: both steps, in both directions
 
 
-@dataclass(frozen=True)
-class ItemGradients:
-    """|grad ln L_i|^2 and ln L_i of every item, [N]. The sum of the squares is the trace of eq. 20."""
+def item_gradients(landscape: Landscape, tick: Tick) -> tuple[Tensor, Tensor]:
+    """|grad ln L_i|^2 and ln L_i of every item at theta*, [N]; the sum of the squares is the trace of eq. 20.
 
-    squares: Tensor
-    log_likelihoods: Tensor
-    inputs: int  # how many inputs the items belong to: the pixels of an image are items of one input
-
-
-def item_gradients(landscape: Landscape, tick: Tick) -> ItemGradients:
-    """The squared gradient of every item at theta*; raises if outputs or labels are not what the likelihood expects."""
-    squares, log_likelihoods, count, obstacle = [], [], 0, ""
+    Raises if outputs or labels are not what the likelihood expects.
+    """
+    squares, log_likelihoods = [], []
+    obstacles: list[str] = []  # why the network does not run under `vmap`, if it does not
     with twice_differentiable() as run:
         for batch in landscape.data:
             outputs = landscape.outputs(landscape.center, batch[0])
@@ -46,51 +40,28 @@ def item_gradients(landscape: Landscape, tick: Tick) -> ItemGradients:
                 )
             landscape.likelihood.check(outputs, batch[1])
             log_likelihoods.append(landscape.of_items(in_float64(outputs), batch[1].cpu()))
-            count += len(batch[1])
-            rest = outputs
+            rest, known = outputs, len(obstacles)
             for inputs, labels in run(list, landscape.parts(batch, GRADIENT_ACTIVATIONS, GRADIENT_COPIES)):
-                before = obstacle
-                found, obstacle = run(_item_squares, landscape, inputs, rest[: len(labels)], labels, before)
-                if obstacle != before:
-                    warn_user(
-                        f"this {type(landscape.network.model).__name__} cannot run under vmap ({obstacle}...), so "
-                        "gradients are computed one item after another: the same answer, but slower."
-                    )
-                squares.append(in_float64(found))
+                squares.append(run(_item_squares, landscape, inputs, rest[: len(labels)], labels, obstacles))
                 rest = rest[len(labels) :]
                 tick(len(labels))
-    return ItemGradients(torch.cat(squares), torch.cat(log_likelihoods), count)
+            if len(obstacles) > known:
+                warn_user(
+                    f"this {type(landscape.network.model).__name__} cannot run under vmap ({obstacles[0]}...), so "
+                    "gradients are computed one item after another: the same answer, but slower."
+                )
+    return torch.cat(squares), torch.cat(log_likelihoods)
 
 
 def _item_squares(
-    landscape: Landscape, inputs: Inputs, outputs: Tensor, labels: Tensor, obstacle: str
-) -> tuple[Tensor, str]:
-    """The squared gradients of the items, and why the network does not run under `vmap`, if it does not.
+    landscape: Landscape, inputs: Inputs, outputs: Tensor, labels: Tensor, obstacles: list[str]
+) -> Tensor:
+    """The squared gradients of the items, [n].
 
-    The likelihood stays outside of `vmap` and supplies d ln L_i / d outputs. An input with k items, such as the pixels
-    of an image, is differentiated k times.
+    The likelihood stays outside of `vmap` and supplies d ln L_i / d outputs, the cotangents c of J^T c. An input with k
+    items, such as the pixels of an image, is differentiated k times. Networks that cannot run under `vmap` are
+    differentiated one input after another, with the same result.
     """
-    log_likelihoods, back = vjp(lambda given: landscape.of_items(given, labels), outputs)[:2]
-    predictions, items_of = landscape.likelihood.predict(outputs), landscape.likelihood.items
-    counts = torch.tensor([len(items_of(predictions[k : k + 1], labels[k : k + 1])[1]) for k in range(len(labels))])
-    counts = counts.to(outputs.device)
-    starts = counts.cumsum(0) - counts
-    squares = torch.zeros_like(log_likelihoods)
-    for turn in range(int(counts.max())):
-        items = starts[counts > turn] + turn
-        (cotangents,) = back(torch.zeros_like(log_likelihoods).index_fill(0, items, 1.0))
-        found, obstacle = _input_squares(landscape, inputs, cotangents, obstacle)
-        squares[items] = found[counts > turn]
-    return squares, obstacle
-
-
-def _input_squares(landscape: Landscape, inputs: Inputs, cotangents: Tensor, obstacle: str) -> tuple[Tensor, str]:
-    """|J^T c|^2 for every input, [B], from one cotangent c of the outputs for each; and why `vmap` did not do it.
-
-    Networks that cannot run under `vmap` are differentiated one input after another, with the same result.
-    """
-    tensors: list[Tensor] = []
-    map_tensors(tensors.append, inputs)
 
     def square(given: list[Tensor], cotangent: Tensor) -> Tensor:
         alone = iter(tensor.unsqueeze(0) for tensor in given)
@@ -99,12 +70,22 @@ def _input_squares(landscape: Landscape, inputs: Inputs, cotangents: Tensor, obs
         (gradient,) = back(cotangent.reshape(outputs.shape))
         return torch.stack([value.square().sum() for value in gradient.values()]).sum()
 
-    if not obstacle:
-        try:
-            return vmap(square)(tensors, cotangents), ""
-        except Exception as error:  # anything can go wrong inside vmap; the network's own error is raised again below
-            obstacle = " ".join(str(error).split())[:120] or type(error).__name__
-    return torch.stack([square([t[k] for t in tensors], c) for k, c in enumerate(cotangents)]), obstacle
+    log_likelihoods, back = vjp(lambda given: landscape.of_items(given, labels), outputs)[:2]
+    counts = example_rows(landscape.likelihood, labels).bincount(minlength=len(labels))
+    starts, tensors = counts.cumsum(0) - counts, tensors_of(inputs)
+    squares = torch.zeros_like(log_likelihoods)
+    for turn in range(int(counts.max())):
+        items = starts[counts > turn] + turn
+        (cotangents,) = back(torch.zeros_like(log_likelihoods).index_fill(0, items, 1.0))
+        if not obstacles:
+            try:
+                found = vmap(square)(tensors, cotangents)
+            except Exception as error:  # anything can go wrong inside vmap; an error of the network itself recurs below
+                obstacles.append(" ".join(str(error).split())[:120] or type(error).__name__)
+        if obstacles:
+            found = torch.stack([square([t[k] for t in tensors], c) for k, c in enumerate(cotangents)])
+        squares[items] = found[counts > turn]
+    return in_float64(squares)
 
 
 def hessian_products(
@@ -119,65 +100,49 @@ def hessian_products(
     forms, slopes = [], []
     with twice_differentiable() as run:
         for batch in landscape.data:
-            parts, rest = run(list, landscape.parts(batch, HESSIAN_ACTIVATIONS)), iter(directions())
-            rows = []
-            while group := list(islice(rest, max(1, MEMORY_BYTES // landscape.direction_bytes))):
-                found = [run(_along_directions, landscape, part, group, tick) for part in parts]
-                group_forms, group_slopes = zip(*found, strict=True)
-                rows.append((torch.stack(group_forms).sum(dim=0), torch.cat(group_slopes, dim=1)))
-            batch_forms, batch_slopes = zip(*rows, strict=True)
-            forms.append(torch.cat(batch_forms))
-            slopes.append(torch.cat(batch_slopes))
+            for part in run(list, landscape.parts(batch, HESSIAN_ACTIVATIONS)):
+                of_part = run(_along_directions, landscape, part, directions(), tick)
+                forms.append(of_part[0])
+                slopes.append(of_part[1])
     return torch.stack(forms).sum(dim=0), torch.cat(slopes, dim=1)
 
 
-def _along_directions(landscape: Landscape, part: Batch, group: list[Params], tick: Tick) -> tuple[Tensor, Tensor]:
-    """v^T H v, [group], and the slopes, [group, n], on one part of a batch."""
+def _along_directions(
+    landscape: Landscape, part: Batch, directions: Iterable[Params], tick: Tick
+) -> tuple[Tensor, Tensor]:
+    """v^T H v, [n], and the slopes J v of the items on one part of a batch.
+
+    H v and J v are derivatives of the weighted gradient J^T c at c = 1: along v with respect to theta, and to c. All
+    directions share one graph of it. If an operation of the network has no second derivative in reverse mode, each
+    direction is computed forward over reverse.
+    """
     inputs, labels = part
-    derivatives = second_derivatives(
-        lambda params: landscape.of_items(landscape.outputs(params, inputs), labels), landscape.center
-    )
+
+    def values(params: Params) -> Tensor:
+        return landscape.of_items(landscape.outputs(params, inputs), labels)
+
+    def weighted(params: Params, weights: Tensor) -> Params:
+        gradient: Params = vjp(values, params)[1](weights)[0]
+        return gradient
+
+    def summed(params: Params) -> tuple[Tensor, Tensor]:
+        found = values(params)
+        return found.sum(), found
+
+    in_reverse = vjp(weighted, landscape.center, torch.ones_like(values(landscape.center)))[1]
     forms, slopes = [], []
-    for direction in group:
-        product, slope = derivatives(direction)
+    for direction in directions:
+        try:
+            product, slope = in_reverse(direction)
+        except RuntimeError:  # "not implemented"; an error of the network itself is raised again below
+            product, slope = jvp(grad(summed, has_aux=True), (landscape.center,), (direction,))[1]
         forms.append(torch.stack([(in_float64(product[name]) * in_float64(v)).sum() for name, v in direction.items()]))
         slopes.append(in_float64(slope))
         tick(len(labels))
     return torch.stack(forms).sum(dim=1), torch.stack(slopes)
 
 
-def second_derivatives(
-    function: Callable[[Params], Tensor], params: Params
-) -> Callable[[Params], tuple[Params, Tensor]]:
-    """A function from a direction v to H v of the sum of `function`'s values [n], and to the slope J v of each, [n].
-
-    Both are derivatives of the weighted gradient J^T c at c = 1: along v with respect to theta, and to c. All
-    directions share one graph of it. If an operation of the network has no second derivative in reverse mode, each
-    direction is computed forward over reverse.
-    """
-
-    def weighted(at: Params, weights: Tensor) -> Params:
-        gradient: Params = vjp(function, at)[1](weights)[0]
-        return gradient
-
-    def summed(at: Params) -> tuple[Tensor, Tensor]:
-        values = function(at)
-        return values.sum(), values
-
-    in_reverse = vjp(weighted, params, torch.ones_like(function(params)))[1]
-
-    def along(direction: Params) -> tuple[Params, Tensor]:
-        found: tuple[Params, Tensor]
-        try:
-            found = in_reverse(direction)
-        except RuntimeError:  # "not implemented"; an error of the network itself is raised again below
-            found = jvp(grad(summed, has_aux=True), (params,), (direction,))[1]
-        return found
-
-    return along
-
-
-def step_size(landscape: Landscape, gradients: ItemGradients, laplacian: float) -> float:
+def step_size(landscape: Landscape, squares: Tensor, log_likelihoods: Tensor, laplacian: float) -> float:
     """The h at which h v changes the log-odds of the labels by a quarter, for the items that dominate the sum.
 
     Truncation needs a short step: after the extrapolation below, a change x has an error of x^4 / 90, here 4e-5.
@@ -187,11 +152,11 @@ def step_size(landscape: Landscape, gradients: ItemGradients, laplacian: float) 
     weights, because moving all layers together bends the network itself.
     """
     if landscape.likelihood.name == "gaussian":
-        steepness = max(_weighted_mean(gradients.squares, gradients.squares), abs(laplacian) / len(gradients.squares))
+        steepness = max(_weighted_mean(squares, squares), abs(laplacian) / len(squares))
     else:
-        doubt = -gradients.log_likelihoods.expm1()
-        squares = torch.where(doubt > 0, gradients.squares / doubt.square(), 0.0)
-        steepness = _weighted_mean(squares, doubt * squares)
+        doubt = -log_likelihoods.expm1()
+        of_odds = torch.where(doubt > 0, squares / doubt.square(), 0.0)
+        steepness = _weighted_mean(of_odds, doubt * of_odds)
     squared_weights = sum(float(value.double().square().sum()) for value in landscape.center.values())
     largest = WEIGHT_CHANGE * math.sqrt(squared_weights / landscape.dimensions) or math.inf
     return min(LOG_ODDS_CHANGE * steepness**-0.5 if steepness else math.inf, largest, 1.0)

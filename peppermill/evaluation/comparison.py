@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,9 +12,10 @@ import torch
 
 from peppermill import metrics
 from peppermill.data import Batches
-from peppermill.evaluation.bootstrap import CHUNK, ExampleSums, interval, p_value_of, resample
 from peppermill.evaluation.scores import (
+    CHUNK,
     ByScore,
+    bootstrap,
     check_level,
     column_of,
     item_scores,
@@ -44,8 +44,8 @@ class Difference:
     upper: float
     p_value: float
     test: str
-    permutation_p_value: float | None = None
-    before: float | None = None
+    permutation_p_value: float | None
+    before: float
 
 
 @shows_table
@@ -59,25 +59,21 @@ class Comparison(ByScore[Difference]):
     level: float
 
     def __str__(self) -> str:
-        d = self.differences["nll"]
-        before = d.before or 0.0
+        d, nll = self.differences["nll"], partial(number, "nll")
         if not d.value:
-            return f"NLL {number('nll', before)} for both"
-        way, ends = ("better", (-d.upper, -d.lower)) if d.value < 0 else ("worse", (d.lower, d.upper))
-        first, second, size, lower, upper = (
-            number("nll", value) for value in (before, before + d.value, abs(d.value), *ends)
-        )
+            return f"NLL {nll(d.before)} for both"
+        way, lower, upper = ("better", -d.upper, -d.lower) if d.value < 0 else ("worse", d.lower, d.upper)
+        scores = f"NLL {nll(d.before)} -> {nll(d.before + d.value)}, {way} by {nll(abs(d.value))}"
         chance = "" if d.p_value < 1 - self.level else ", could be chance"
-        return f"NLL {first} -> {second}, {way} by {size} [{lower}, {upper}], {p_text(d.p_value)}{chance}"
+        return f"{scores} [{nll(lower)}, {nll(upper)}], {p_text(d.p_value)}{chance}"
 
     def table(self) -> Table:
         """Each score: before and after, the difference with its interval, and the test."""
         rows = []
         for name, d in self.differences.items():
-            after = None if d.before is None else d.before + d.value
+            scores = number(name, d.before), number(name, d.before + d.value)
             change = f"{signed(name, d.value)} [{signed(name, d.lower)}, {signed(name, d.upper)}]"
-            own = (number(name, d.before), number(name, after), change, f"{p_text(d.p_value)} ({d.test})")
-            rows.append((column_of(name, self.bins), *own))
+            rows.append((column_of(name, self.bins), *scores, change, f"{p_text(d.p_value)} ({d.test})"))
         columns = ("score", "first", "second", f"difference, {100 * self.level:g} % interval", "test")
         return Table(columns, rows, f"{self.items:,} items, paired")
 
@@ -111,11 +107,14 @@ def compare(
     def difference(name: str, weights: np.ndarray | None) -> Any:
         return seconds[name].value(weights) - firsts[name].value(weights)
 
-    resampled = resample({name: partial(difference, name) for name in firsts}, len(firsts["nll"].counts), seed)
-    differences = {
-        name: _difference(SCORES[name].binary, first, seconds[name], resampled[name], level, seed)
-        for name, first in firsts.items()
-    }
+    differences, counts = {}, firsts["nll"].counts
+    resampled = bootstrap({name: partial(difference, name) for name in firsts}, len(counts), level, seed)
+    for name, numbers in resampled.items():
+        found = Difference(*numbers, "bootstrap", None, float(firsts[name].value()))
+        changes = seconds[name].totals - firsts[name].totals
+        if not SCORES[name].combine:  # a mean over items has better tests
+            found = _tested(found, SCORES[name].binary, changes, counts, level, seed)
+        differences[name] = found
     return Comparison(differences, len(one.labels), bins, level)
 
 
@@ -142,24 +141,19 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return [float(p) for p in corrected]
 
 
-def _difference(
-    binary: bool, first: ExampleSums, second: ExampleSums, resampled: np.ndarray, level: float, seed: int
+def _tested(
+    found: Difference, binary: bool, changes: np.ndarray, counts: np.ndarray, level: float, seed: int
 ) -> Difference:
+    """The difference with a test of the changes of the examples, [E], which have this many items, [E]."""
     from scipy import stats  # slow to import, so not at the top
 
-    was, counts = float(first.value()), first.counts
-    value, changes = float(second.value()) - was, second.totals - first.totals
-    bounds = interval(value, resampled, level, len(counts))
-    if first.combine:
-        return Difference(value, *bounds, p_value_of(value, resampled), "bootstrap", before=was)
     if binary and counts.max() == 1:  # the exact test on the items that only one of the two gets right
         only_first, only_one = int((changes > 0).sum()), int((changes != 0).sum())
         p_value = float(stats.binomtest(only_first, only_one).pvalue) if only_one else 1.0
-        return Difference(value, *bounds, p_value, "McNemar", before=was)
-    changes = changes / counts.mean()
+        return replace(found, p_value=p_value, test="McNemar")
     if len(changes) < 2 or not changes.any():
-        ends = math.inf if len(changes) < 2 else 0.0
-        return Difference(value, -ends, ends, 1.0, "paired t", 1.0, was)
+        return replace(found, p_value=1.0, test="paired t", permutation_p_value=1.0)
+    changes = changes / counts.mean()
     # The sign-flip test: without an effect, both signs of a difference are equally likely. scipy's `permutation_test`
     # with `permutation_type="samples"` draws the same signs, at five times the cost.
     generator = np.random.default_rng(seed)
@@ -173,4 +167,5 @@ def _difference(
     )
     paired = stats.ttest_1samp(changes, 0.0)
     lower, upper = map(float, paired.confidence_interval(level))
-    return Difference(value, lower, upper, float(paired.pvalue), "paired t", float(flipped.pvalue), was)
+    p_values = {"p_value": float(paired.pvalue), "permutation_p_value": float(flipped.pvalue)}
+    return replace(found, lower=lower, upper=upper, test="paired t", **p_values)

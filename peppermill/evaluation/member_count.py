@@ -18,7 +18,7 @@ from torch import Tensor
 from peppermill.calibrators import UNCALIBRATED
 from peppermill.data import Batches
 from peppermill.ensemble import PepEnsemble
-from peppermill.evaluation.bootstrap import Estimate, estimate, sum_by_example
+from peppermill.evaluation.scores import Estimate, estimate, sum_by_example
 from peppermill.likelihood import ensemble_log_likelihoods, first_items
 from peppermill.passes import MemberPass
 from peppermill.plumbing.display import Table, shows_table
@@ -99,11 +99,9 @@ def size_curve(
         raise ValueError(
             f"the NLL of {broken:,} of {nll.shape[1]:,} items is not finite: check the weights and the data."
         )
-    rows = {f"{size}": row for size, row in zip(subsets, nll, strict=True)}
-    rows |= {f"{size} against all": row - nll[-1] for size, row in zip(subsets, nll, strict=True)}
-    found = estimate({name: sum_by_example(row, examples) for name, row in rows.items()}, level, seed)
-    estimates, count = tuple(found.values()), len(subsets)
-    return SizeCurve(tuple(subsets), estimates[:count], estimates[count:], nll.shape[1], level)
+    rows = enumerate([*nll, *(nll - nll[-1])])
+    found = tuple(estimate({f"{k}": sum_by_example(row, examples) for k, row in rows}, level, seed).values())
+    return SizeCurve(tuple(subsets), found[: len(nll)], found[len(nll) :], nll.shape[1], level)
 
 
 @torch.no_grad()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from peppermill import metrics
+from peppermill.calibrators import UNCALIBRATED
 from peppermill.calibrators.temperature import best_temperature
 from peppermill.data import Batches
 from peppermill.engines import Engine, engine_named
@@ -17,15 +18,14 @@ from peppermill.ensemble import PepEnsemble
 from peppermill.evaluation.scores import ByScore, column_of, item_scores, number
 from peppermill.metrics import SCORES
 from peppermill.noise import Noise
-from peppermill.passes import MemberPass, run_members
+from peppermill.passes import run_members
 from peppermill.plumbing.display import Table, shows_table
 from peppermill.plumbing.progress import progress
-from peppermill.predictions import Predictions
 from peppermill.tuning.search import START, grow_bracket
 
 if TYPE_CHECKING:
     from peppermill.parameters import Selection
-    from peppermill.types import Data, EngineName, LawName, Likelihood, LikelihoodLike, Precision
+    from peppermill.types import Data, EngineName, LawName, LikelihoodLike, Precision
     from peppermill.views import ViewsLike
 
 STEPS = 20  # of the grid across the peak
@@ -132,22 +132,20 @@ def sweep_ensemble(
             curve = lambda sigma: float(run_members(request, sigma).log_likelihoods.sum())  # noqa: E731
             upper = grow_bracket(curve, START * pep.perturbation.scale()).upper
             sigmas = [upper * step / STEPS for step in range(1, STEPS + 1)]
-        grid = sorted({0.0, *map(float, sigmas)})
-        points = tuple(_point(run_members(request, sigma), pep.likelihood, bins) for sigma in grid)
-    return Sweep(points, int(points[0].reliability.count.sum()), bins)
-
-
-def _point(members: MemberPass, likelihood: Likelihood, bins: int) -> SweepPoint:
-    averaged, labels = members.averaged, members.labels
-    temperature, tempered = best_temperature(averaged, labels)
-    log_likelihoods = members.log_likelihoods
-    scores = item_scores(Predictions(averaged, labels, log_likelihoods, likelihood, members.examples), bins)
-    return SweepPoint(
-        sigma=members.sigma,
-        log_likelihood=float(log_likelihoods.mean()),
-        member_log_likelihoods=tuple(members.member_log_likelihoods.mean(dim=1).tolist()),
-        temperature=temperature,
-        tempered_log_likelihood=tempered / len(labels),
-        scores={name: float(score.value()) for name, score in scores.items()},
-        reliability=metrics.reliability(averaged, labels, bins),
-    )
+        points = []
+        for sigma in sorted({0.0, *map(float, sigmas)}):
+            members = run_members(request, sigma)
+            found = pep.with_calibrator(UNCALIBRATED).predictions_of(members)
+            temperature, tempered = best_temperature(found.log_probs, found.labels)
+            points.append(
+                SweepPoint(
+                    sigma=sigma,
+                    log_likelihood=float(found.log_likelihoods.mean()),
+                    member_log_likelihoods=tuple(members.member_log_likelihoods.mean(dim=1).tolist()),
+                    temperature=temperature,
+                    tempered_log_likelihood=tempered / len(found.labels),
+                    scores={name: float(score.value()) for name, score in item_scores(found, bins).items()},
+                    reliability=metrics.reliability(found.log_probs, found.labels, bins),
+                )
+            )
+    return Sweep(tuple(points), len(found.labels), bins)

@@ -14,7 +14,7 @@ from torch.export import Dim, ExportedProgram
 
 from peppermill.engines.network_shell import shell_of
 from peppermill.ensemble import PepEnsemble
-from peppermill.plumbing.nested import as_arguments, map_tensors, output_tensor
+from peppermill.plumbing.nested import as_arguments, map_tensors, output_tensor, tensors_of
 from peppermill.plumbing.networks import device_of, dtype_of
 from peppermill.types import Inputs, Likelihood
 from peppermill.uncertainty import CLASS_UNCERTAINTIES, VARIANCES, Tally, named
@@ -52,16 +52,15 @@ class Example:
 def example_of(network: nn.Module, inputs: Inputs) -> Example:
     """A copy of the inputs on the device of the network and, if its weights have one type, in that type."""
     device, dtype = device_of(network), dtype_of(network)
-    placed = map_tensors(lambda t: t.to(device, dtype if t.is_floating_point() else None, copy=True), inputs)
-    lengths: list[int] = []
-    map_tensors(lambda t: lengths.append(len(t) if t.ndim else 0), placed)
+    copied = map_tensors(lambda t: t.to(device, dtype if t.is_floating_point() else None, copy=True), inputs)
+    lengths = [len(tensor) if tensor.ndim else 0 for tensor in tensors_of(copied)]
     if not lengths or not lengths[0]:
         given = f"tensor of shape {list(inputs.shape)}" if isinstance(inputs, Tensor) else type(inputs).__name__
         raise ValueError(
             f"`example` is a {given}, in which no item was found: give a batch of inputs as the network takes them, "
             "at least one item, without labels."
         )
-    arguments, keywords = as_arguments(placed)
+    arguments, keywords = as_arguments(copied)
     parameters = inspect.signature(network.forward).parameters.values()
     names = [p.name for p in parameters if p.kind == p.POSITIONAL_OR_KEYWORD and p.name not in keywords]
     names = [*names[: len(arguments)], *(f"input_{k}" for k in range(len(names), len(arguments)))]

@@ -1,21 +1,32 @@
-"""Write the ensemble to one file, after comparing the answers of the file with those of the ensemble."""
+"""Write the ensemble to one file, model.pt2 or model.onnx, after comparing its answers with those of the ensemble.
+
+A .pt2 file is for torch. A .onnx file is for onnxruntime and similar runtimes; only this file imports onnxruntime.
+"""
 
 from __future__ import annotations
 
+import io
+import json
+import logging
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from peppermill.ensemble import PepEnsemble
-from peppermill.export.ensemble_graph import EnsembleGraph, Example, example_of, named_outputs
-from peppermill.export.formats import FORMATS, Format
+from peppermill.export.ensemble_graph import EnsembleGraph, Example, dynamic_shapes, example_of, named_outputs, traced
 from peppermill.plumbing.files import refuse_unwritable, write_atomically
+from peppermill.plumbing.nested import tensors_of
 from peppermill.plumbing.networks import as_network
 from peppermill.types import Inputs
+
+MAX_WEIGHT_BYTES = 2**31 - 2**24  # a protocol buffer holds at most 2 GiB, and some of that is the graph
 
 #: The absolute and relative difference that is allowed between file and ensemble, by the type of the weights. Another
 #: order of sums changes the last few bits, and a wrong graph much more.
@@ -108,3 +119,74 @@ def _reason(error: Exception) -> str:
     lines = [line.strip(" -") for line in str(error).splitlines() if line.strip()]
     best = [line for line in lines if "inferred to be a constant" in line or "data-dependent" in line]
     return " ".join((best or lines or [type(error).__name__])[0].split())
+
+
+@dataclass(frozen=True)
+class Format:
+    """How a file is written, with what it says about the ensemble, how it answers an example, and what that needs."""
+
+    content: Callable[[EnsembleGraph, Example, Mapping[str, Any]], bytes]
+    run: Callable[[bytes, Example], dict[str, Tensor]]
+    packages: tuple[str, ...] = ()  # of the extra with the name of the suffix
+
+
+def pt2_content(graph: EnsembleGraph, example: Example, about: Mapping[str, Any]) -> bytes:
+    """A file that `torch.export.load` loads without peppermill and the network's code; peppermill.json is `about`."""
+    buffer = io.BytesIO()
+    torch.export.save(traced(graph, example), buffer, extra_files={"peppermill.json": json.dumps(about)})
+    return buffer.getvalue()
+
+
+def run_pt2(content: bytes, example: Example) -> dict[str, Tensor]:
+    """The answers of the file to the example."""
+    outputs: dict[str, Tensor] = torch.export.load(io.BytesIO(content)).module()(*example.arguments, **example.keywords)
+    return outputs
+
+
+def onnx_content(graph: EnsembleGraph, example: Example, about: Mapping[str, Any]) -> bytes:
+    """A file for onnxruntime and similar runtimes; its metadata holds `about`."""
+    weights = sum(value.nbytes for value in graph.buffers())
+    if weights > MAX_WEIGHT_BYTES:
+        raise ValueError(
+            f"one ONNX file holds at most 2 GiB, and the members' weights are {weights / 2**30:.1f} GiB: export to "
+            ".pt2, which has no limit, use fewer members, or perturb fewer parameters."
+        )
+    # torch translates log_sigmoid to ONNX as ln(sigmoid), which is -inf for logits below -87.
+    stable = {torch.ops.aten.log_sigmoid.default: lambda x: x.clamp(max=0) - (-x.abs()).exp().log1p()}
+    logger = logging.getLogger("onnxscript")
+    level = logger.level
+    logger.setLevel(logging.ERROR)  # the optimizer of ONNX graphs warns of every constant that it does not fold
+    try:
+        program = torch.onnx.export(
+            traced(graph, example).run_decompositions(stable),
+            example.arguments,
+            kwargs=dict(example.keywords),
+            dynamic_shapes=dynamic_shapes(example),  # for the name of the batch dimension
+            output_names=list(graph.names),
+            dynamo=True,
+            verbose=False,
+        )
+    finally:
+        logger.setLevel(level)
+    assert program is not None
+    for node in program.model.graph:
+        node.metadata_props.clear()  # paths and lines of code on this machine
+    program.model.metadata_props.update({f"peppermill.{name}": str(value) for name, value in about.items()})
+    found: bytes = program.model_proto.SerializeToString()
+    return found
+
+
+def run_onnx(content: bytes, example: Example) -> dict[str, Tensor]:
+    """The answers of the file to the example, by onnxruntime."""
+    session = import_module("onnxruntime").InferenceSession(content, providers=["CPUExecutionProvider"])
+    names = [given.name for given in session.get_inputs()]
+    arrays = [tensor.detach().cpu().numpy() for tensor in tensors_of(example.by_name)]
+    found = session.run(None, dict(zip(names, arrays, strict=True)))
+    return {given.name: torch.from_numpy(value) for given, value in zip(session.get_outputs(), found, strict=True)}
+
+
+#: The formats by suffix. A new format is one row.
+FORMATS = {
+    ".pt2": Format(pt2_content, run_pt2),
+    ".onnx": Format(onnx_content, run_onnx, ("onnx", "onnxscript", "onnxruntime")),
+}

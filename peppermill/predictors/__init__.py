@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from peppermill.ensemble import PepEnsemble
-from peppermill.predictors.one_network import McDropout, SingleNetwork, TestTimeAugmentation
-from peppermill.predictors.several_networks import DeepEnsemble, WeightAverage
+from peppermill.predictors.baselines import DeepEnsemble, McDropout, SingleNetwork, TestTimeAugmentation, WeightAverage
 from peppermill.predictors.temperature_scaling import Calibrated, Tempered
 
 

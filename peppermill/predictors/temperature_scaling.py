@@ -14,8 +14,7 @@ from peppermill.predictions import likelihood_of, predict
 from peppermill.types import CalibratorName, Data, Likelihood, LikelihoodLike
 
 if TYPE_CHECKING:
-    from peppermill.predictors.one_network import McDropout, SingleNetwork
-    from peppermill.predictors.several_networks import DeepEnsemble
+    from peppermill.predictors.baselines import DeepEnsemble, McDropout, SingleNetwork
 
     Wrapper: TypeAlias = "Calibrated | DeepEnsemble | McDropout | SingleNetwork"
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from peppermill.curvature.prediction import EffectPoint
+    from peppermill.curvature.analysis import EffectPoint
     from peppermill.evaluation.item_effects import Effect
     from peppermill.evaluation.member_count import SizeCurve
     from peppermill.evaluation.overfitting import OverfittingProbe

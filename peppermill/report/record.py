@@ -24,8 +24,7 @@ from peppermill.report.verdict import judged, rival_of
 from peppermill.types import Data, LikelihoodLike
 
 if TYPE_CHECKING:  # only for types: evaluating needs no curvature code
-    from peppermill.curvature.analysis import LocalAnalysis
-    from peppermill.curvature.prediction import Carried, EffectPoint
+    from peppermill.curvature.analysis import Carried, EffectPoint, LocalAnalysis
     from peppermill.evaluation.abstention import Abstention
     from peppermill.evaluation.overfitting import OverfittingProbe
 

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 import peppermill as pm
 from peppermill.cli.app import app
-from peppermill.curvature.prediction import EffectPoint
+from peppermill.curvature.analysis import EffectPoint
 from peppermill.report import figures
 
 MODULE = """

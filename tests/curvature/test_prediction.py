@@ -12,7 +12,7 @@ from torch.func import functional_call
 
 import peppermill as pm
 import peppermill.demo
-from peppermill.curvature.prediction import carried_by, compare_effects
+from peppermill.curvature.analysis import carried_by, compare_effects
 from peppermill.noise import Noise
 
 

@@ -11,9 +11,9 @@ from torch import nn
 
 import peppermill as pm
 from peppermill import metrics
-from peppermill.evaluation import bootstrap, comparison
+from peppermill.evaluation import comparison
 from peppermill.evaluation.comparison import holm
-from peppermill.evaluation.scores import item_scores
+from peppermill.evaluation.scores import RESAMPLES, bootstrap, item_scores
 
 SCORES = ("nll", "brier", "ece", "error")
 
@@ -110,14 +110,19 @@ def test_a_comparison_reads_as_a_sentence():
     assert {"nll", "ece", "table"} <= {*dir(found)} & {*dir(back)}
 
 
-def test_the_bias_of_a_resample_moves_neither_interval_nor_p_value():
+@pytest.mark.parametrize("bias", [0, 5])
+def test_the_bias_of_a_resample_moves_neither_interval_nor_p_value(bias):
     """ECE's resamples lie above the estimate. Of normal ones, the interval of 95 % is 1.96 to either side, and the
     p-value of an estimate 1.5 away from zero is 0.134; standard errors 0.06 and 0.011, of which four are allowed."""
-    normal = np.random.default_rng(0).normal(size=2000)
-    for bias in (0, 5):
-        lower, upper = bootstrap.interval(1.5, 1.5 + normal + bias, 0.95, examples=10**6)
-        assert (lower, upper) == pytest.approx((1.5 - 1.96, 1.5 + 1.96), abs=4 * 0.06)
-        assert bootstrap.p_value_of(1.5, 1.5 + normal + bias) == pytest.approx(0.134, abs=4 * 0.011)
+    resampled = iter(1.5 + np.random.default_rng(0).normal(size=RESAMPLES) + bias)
+
+    def score(weights):
+        return 1.5 if weights is None else np.array([next(resampled) for _ in weights])
+
+    value, lower, upper, p_value = bootstrap({"any": score}, 1000, 0.95, seed=0)["any"]
+    assert value == 1.5
+    assert (lower, upper) == pytest.approx((1.5 - 1.96, 1.5 + 1.96), abs=4 * 0.06)
+    assert p_value == pytest.approx(0.134, abs=4 * 0.011)
 
 
 def test_intervals_hold_the_truth_as_often_as_they_claim(monkeypatch):
@@ -126,7 +131,7 @@ def test_intervals_hold_the_truth_as_often_as_they_claim(monkeypatch):
     The true NLL is then the integral of the entropy, 1/2; the true Brier score 1/3; the true error 1/4. The
     share of 300 intervals of 95 % that hold the truth has a standard deviation of 0.0126; four of them are allowed.
     """
-    monkeypatch.setattr(bootstrap, "RESAMPLES", 500)
+    monkeypatch.setattr("peppermill.evaluation.scores.RESAMPLES", 500)
     truth = {"nll": 1 / 2, "brier": 1 / 3, "error": 1 / 4}
     generator = torch.Generator().manual_seed(0)
     held = dict.fromkeys(truth, 0)
@@ -167,7 +172,7 @@ def test_intervals_repeat_with_the_seed_and_hardly_depend_on_it():
 def test_the_size_of_the_chunks_in_which_resamples_are_drawn_changes_nothing(monkeypatch):
     found = predictions_of(*drawn(5, items=60))
     whole = pm.evaluate(found)
-    monkeypatch.setattr(bootstrap, "CHUNK", 60 * 7)
+    monkeypatch.setattr("peppermill.evaluation.scores.CHUNK", 60 * 7)
     assert pm.evaluate(found).ece.lower == pytest.approx(whole.ece.lower, rel=1e-12)
 
 
@@ -185,8 +190,15 @@ def test_a_weighted_score_is_the_score_of_the_items_repeated():
 
 def test_a_resample_draws_as_many_items_as_there_are():
     counts = []
-    bootstrap.resample({"any": lambda weights: counts.append(weights) or weights.sum(axis=1)}, examples=13, seed=0)
-    assert np.concatenate(counts).shape == (bootstrap.RESAMPLES, 13)
+
+    def score(weights):
+        if weights is None:
+            return 13.0
+        counts.append(weights)
+        return weights.sum(axis=1)
+
+    bootstrap({"any": score}, 13, 0.95, seed=0)
+    assert np.concatenate(counts).shape == (RESAMPLES, 13)
     assert (np.concatenate(counts).sum(axis=1) == 13).all()
     assert np.concatenate(counts).mean() == 1
 

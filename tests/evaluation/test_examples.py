@@ -10,7 +10,6 @@ from scipy import stats
 from torch import nn
 
 import peppermill as pm
-from peppermill.evaluation import bootstrap
 from peppermill.evaluation.scores import item_scores
 
 
@@ -33,7 +32,7 @@ def test_intervals_of_95_percent_hold_the_truth_95_times_of_100_for_pixels_that_
 
     A share of 1,500 has a standard deviation of 0.0056. As if pixels were independent, every other interval misses.
     """
-    monkeypatch.setattr(bootstrap, "RESAMPLES", 1000)
+    monkeypatch.setattr("peppermill.evaluation.scores.RESAMPLES", 1000)
     truth = {"nll": -0.7 * math.log(0.7) - 0.3 * math.log(0.3), "brier": 0.42, "error": 0.3}
     generator = torch.Generator().manual_seed(images)
     held, by_pixel = dict.fromkeys(truth, 0), 0

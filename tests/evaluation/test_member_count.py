@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import peppermill as pm
 from peppermill.calibrators.temperature import Temperature
 from peppermill.ensemble import PepEnsemble
-from peppermill.evaluation.bootstrap import Estimate
+from peppermill.evaluation.scores import Estimate
 from peppermill.noise import Noise
 from peppermill.parameters import select
 from peppermill.recipe import Recipe, fingerprint

@@ -5,7 +5,7 @@ import pytest
 
 CODE = """
 import sys
-from peppermill.evaluation import bootstrap, comparison, item_effects, member_count, overfitting, scores, sweep
+from peppermill.evaluation import comparison, item_effects, member_count, overfitting, scores, sweep
 names = ("scipy.stats", "matplotlib", "plotly", "jinja2", "peppermill.report")
 print([name for name in names if name in sys.modules])
 """

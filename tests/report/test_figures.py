@@ -14,9 +14,9 @@ import torch
 from matplotlib.image import imread
 
 import peppermill as pm
-from peppermill.evaluation.bootstrap import Estimate
 from peppermill.evaluation.item_effects import Effect
 from peppermill.evaluation.member_count import SizeCurve
+from peppermill.evaluation.scores import Estimate
 from peppermill.evaluation.sweep import Sweep, SweepPoint
 from peppermill.metrics import reliability
 from peppermill.report import figures as plots

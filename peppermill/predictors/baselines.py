@@ -1,8 +1,9 @@
-"""Several networks as one predictor: the average of their probabilities, or of their weights."""
+"""One network or several as a predictor: as they are, for views of the inputs, with dropout, or averaged."""
 
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import Iterable
 from typing import Any
 
@@ -10,12 +11,89 @@ import torch
 from torch import Tensor, nn
 
 from peppermill.data import Batches
+from peppermill.engines.network_shell import shell_of
+from peppermill.ensemble import PepEnsemble
 from peppermill.plumbing.nested import InputGuard, as_arguments, output_tensor
-from peppermill.plumbing.networks import as_network, refuse_training_mode
+from peppermill.plumbing.networks import as_network, device_of, in_training_mode, refuse_training_mode
 from peppermill.predictions import likelihood_of
-from peppermill.types import Data, LikelihoodLike
+from peppermill.types import Data, Likelihood, LikelihoodLike
+from peppermill.views import ViewsLike, views_named
 
+GENERATOR_LOCK = threading.Lock()  # dropout draws from the global generator, which all threads share
+DROPOUT_LAYERS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+
+
+def average(likelihood: Likelihood, outputs: Iterable[Any]) -> Tensor:
+    """ln of the averaged probability of several outputs of networks, in the networks' own layout."""
+    predictions = [likelihood.predict(output_tensor(output)) for output in outputs]
+    return likelihood.outputs(likelihood.average(torch.stack(predictions)))
+
+
+class SingleNetwork(nn.Module):
+    """p(y; x, theta*) of eq. 1, as normalised log-probabilities in the network's own layout.
+
+    It holds the network itself, not a copy, and never changes it.
+    """
+
+    def __init__(self, model: nn.Module, *, likelihood: LikelihoodLike | None = None) -> None:
+        super().__init__()
+        self.model = model = as_network(model)
+        self.likelihood = likelihood_of(model, likelihood)
+        self.training = in_training_mode(model)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        predictions = self.likelihood.predict(output_tensor(self.model(*args, **kwargs)))
+        return self.likelihood.outputs(predictions)
+
+
+class TestTimeAugmentation(PepEnsemble):
+    """The average probability for the inputs as they are and for each view: an ensemble without noise, a pass each."""
+
+    __test__ = False  # pytest takes classes whose name begins with Test for tests
+
+    def __init__(
+        self, model: nn.Module, views: ViewsLike = "horizontal_flip", *, likelihood: LikelihoodLike | None = None
+    ) -> None:
+        model, passes = as_network(model), max(1, len(views_named(views)))
+        chosen = likelihood_of(model, likelihood)
+        pep = PepEnsemble.at_sigma(model, 0.0, parameters="all", size=passes, likelihood=chosen, views=views)
+        super().__init__(model, pep.recipe, pep.engine)
+
+
+class McDropout(nn.Module):
+    """The average probability of `passes` stochastic passes, as its logarithm; 25 passes as in the paper's Table 2.
+
+    They run on a shell around the network's weights in which only the dropout layers are active: the network itself
+    never changes. The same seed gives the same masks for batches of the same shape; global generators are not used.
+    """
+
+    def __init__(
+        self, model: nn.Module, passes: int = 25, *, seed: int = 0, likelihood: LikelihoodLike | None = None
+    ) -> None:
+        super().__init__()
+        if passes < 1:
+            raise ValueError(f"`passes={passes}` must be at least 1; 25 is the paper's choice.")
+        if not any(isinstance(module, DROPOUT_LAYERS) for module in model.modules()):
+            raise ValueError(
+                f"this {type(model).__name__} has no dropout layer (such as nn.Dropout), so every pass would be "
+                "the same: train one with dropout, or use `pm.fit`."
+            )
+        self.model, self.passes, self.seed = model, passes, seed
+        self.likelihood = likelihood_of(model, likelihood)
+        self.training = in_training_mode(model)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        shell, device, guard = shell_of(self.model), device_of(self.model), InputGuard()
+        for module in shell.modules():
+            if isinstance(module, DROPOUT_LAYERS):
+                module.training = True
+        with GENERATOR_LOCK, torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            torch.manual_seed(self.seed)
+            return average(self.likelihood, (guard(shell, args, kwargs) for _ in range(self.passes)))
+
+    def extra_repr(self) -> str:
+        return f"passes={self.passes}, seed={self.seed}"
 
 
 class DeepEnsemble(nn.Module):
@@ -47,12 +125,8 @@ class DeepEnsemble(nn.Module):
         return len(self.models)
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        """ln of the averaged probability."""
-        outputs = (
-            output_tensor(guard(model, args, kwargs)) for guard, model in zip(self.guards, self.models, strict=True)
-        )
-        predictions = [self.likelihood.predict(output) for output in outputs]
-        return self.likelihood.outputs(self.likelihood.average(torch.stack(predictions)))
+        pairs = zip(self.guards, self.models, strict=True)
+        return average(self.likelihood, (guard(model, args, kwargs) for guard, model in pairs))
 
     def extra_repr(self) -> str:
         return f"size={self.size}"
