@@ -7,19 +7,15 @@ from typing import Annotated, Any
 
 import typer
 
+import peppermill as pm
 from peppermill.cli import options, which_items
 from peppermill.cli.console import say
 from peppermill.data import Batches
 from peppermill.distributed.group import rank
-from peppermill.evaluation.abstention import abstain
 from peppermill.plumbing.files import refuse_unwritable
 
-EXAMPLES = (
-    "peppermill abstain python:my_models:resnet npz:test.npz --weights resnet.safetensors --pep pep.json --risk 0.01"
-)
 
-
-def command(
+def abstain_command(
     network: options.Network,
     data: options.Data,
     predictor: options.EnsembleFile,
@@ -37,7 +33,7 @@ def command(
     items, _ = which_items.testing(data, source, pep, False)
     batches = Batches(items, source.model, batch_size=predictor.batch_size)
     asked: Any = {"risk": risk, "confidence": confidence, "likelihood": predictor.likelihood}
-    rule = abstain(pep or source.model, batches, **asked)
+    rule = pm.abstain(pep or source.model, batches, **asked)
     if rank():
         return
     if not rule.coverage:

@@ -8,24 +8,17 @@ from typing import Annotated
 
 import typer
 
+import peppermill as pm
 from peppermill.cli import options, which_items
 from peppermill.cli.console import say
 from peppermill.data import Batches
 from peppermill.distributed.group import rank
-from peppermill.evaluation.abstention import load_abstention
 from peppermill.likelihood import likelihood_named
 from peppermill.plumbing.files import refuse_unwritable
-from peppermill.report.record import record_run, sweep_around
-from peppermill.report.run import write_run
 from peppermill.sources.image_folder import lines_of
 
-EXAMPLES = (
-    "peppermill evaluate python:my_models:resnet npz:test.npz --weights resnet.safetensors --pep pep.json --sweep "
-    "npz:validation.npz --out run.json"
-)
 
-
-def command(
+def evaluate_command(
     context: typer.Context,
     network: options.Network,
     data: options.Data,
@@ -53,27 +46,27 @@ def command(
         settings |= {"split": asdict(ensemble.recipe.split), "all items": all_items}
     swept = None
     if sweep and ensemble:
-        tuned = which_items.tuned(sweep, source, ensemble)
-        swept = sweep_around(ensemble, tuned, bins=bins, batch_size=predictor.batch_size)
+        tuned = which_items.labelled(sweep, source, ensemble)
+        swept = pm.sweep_around(ensemble, tuned, bins=bins, batch_size=predictor.batch_size)
     likelihood = likelihood_named(predictor.likelihood) if predictor.likelihood else None
     rivals = [pep for pep in (ensemble.one_pass, ensemble) if pep] if ensemble else []
-    run = record_run(
+    run = pm.record_run(
         {"network": source.model, **{rival.method: rival for rival in rivals}},
         Batches(labelled, source.model, batch_size=predictor.batch_size),
         title=f"{network.model} on {data}",
         sweep=swept,
         class_names=lines_of(class_names, "a file of classes", "the name of a class") if class_names else names,
         settings=settings,
-        likelihood=likelihood or (ensemble.likelihood if ensemble else None),
+        likelihood=likelihood,
         bins=bins,
         seed=seed,
         images=images,
-        rule=load_abstention(rule, ensemble or source.model, likelihood=likelihood) if rule else None,
+        rule=pm.load_abstention(rule, ensemble or source.model, likelihood=likelihood) if rule else None,
     )
     if rank():
         return
     if out:
-        write_run(run, out)
+        pm.write_run(run, out)
     say(run)
     if run.sizes:
         say(run.sizes.enough())

@@ -13,10 +13,8 @@ from peppermill.cli.console import say
 from peppermill.plumbing.files import read_object
 from peppermill.report import run as results
 
-EXAMPLES = "peppermill info pep.json"
 
-
-def command(path: Annotated[Path, typer.Argument(metavar="FILE", help="A pep.json or a run.json.")]) -> None:
+def info_command(path: Annotated[Path, typer.Argument(metavar="FILE", help="A pep.json or a run.json.")]) -> None:
     """Show what an ensemble or a run file holds; neither model nor data are needed."""
     found = read_object(path)
     is_run = isinstance(found, dict) and found.get("format") == results.KIND

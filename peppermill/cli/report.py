@@ -7,16 +7,14 @@ from typing import Annotated
 
 import typer
 
+import peppermill as pm
 from peppermill.cli.console import say
-from peppermill.report.page import write_report
-
-EXAMPLES = "peppermill report run.json -o report.html"
 
 
-def command(
+def report_command(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run files; several are compared.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Where to write the page.")] = Path("report.html"),
 ) -> None:
     """Write one self-contained HTML page from run files alone; neither model nor data are needed."""
-    write_report(runs, out)
+    pm.write_report(runs, out)
     say(f"wrote {out} ({out.stat().st_size / 1e6:.1f} MB): open it in a browser.")

@@ -33,11 +33,6 @@ def launched_rank() -> int:
     return int(os.environ["RANK"]) if launched() else 0
 
 
-def own_gpu(device: str) -> str:
-    """The device of this process: under torchrun, `cuda` means the GPU with the process's number on its machine."""
-    return f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if device == "cuda" and launched() else device
-
-
 @contextmanager
 def silence_others() -> Iterator[None]:
     """Let only the first process print, and Hugging Face draw progress bars only on its terminal."""
