@@ -34,16 +34,16 @@ COMMANDS = {
         "tuning", "Find the best probabilities for a number of passes, by a race; write pep.json.", shared=True
     ),
     "fit": CommandRow("tuning", "Find sigma on validation data and write the ensemble, pep.json.", shared=True),
-    "evaluate": CommandRow("evaluate", "Score the network, and the ensemble beside it, on labelled data.", shared=True),
+    "evaluate": CommandRow("testing", "Score the network, and the ensemble beside it, on labelled data.", shared=True),
     "predict": CommandRow("predict", "Write probabilities and uncertainties of every item into a file.", shared=True),
-    "abstain": CommandRow("abstain", "Find which predictions to keep for an error rate that you name.", shared=True),
+    "abstain": CommandRow("testing", "Find which predictions to keep for an error rate that you name.", shared=True),
     "export": CommandRow("export", "Write the ensemble as one file for torch.export or ONNX."),
     "sweep": CommandRow("measurements", "Compute L(sigma) and every score along a grid of sigma.", shared=True),
     "curvature": CommandRow("measurements", "Predict the PEP effect from the curvature at the network's weights."),
     "probe": CommandRow("measurements", "Relate overfitting to sigma*, PEP effect and curvature over checkpoints."),
     "size": CommandRow("measurements", "Show how the NLL depends on the number of members."),
-    "report": CommandRow("report", "Turn run files into one HTML page."),
-    "info": CommandRow("info", "Show what a pep.json or a run.json holds."),
+    "report": CommandRow("result_files", "Turn run files into one HTML page."),
+    "info": CommandRow("result_files", "Show what a pep.json or a run.json holds."),
 }
 
 #: How each command may be used, after `peppermill` and its name.

@@ -52,18 +52,15 @@ def processes(shared: bool, device: str) -> Iterator[bool]:
 
     If several processes fail, the first of them to do so reports it, and the others end silently.
     """
-    if not launched():
-        yield True
-        return
     import torch.distributed as dist
 
     from peppermill.distributed.group import alone
 
-    if not shared:
+    if launched() and not shared:
         with alone():
             yield launched_rank() == 0
         return
-    if dist.is_initialized():
+    if not launched() or dist.is_initialized():
         yield True
         return
     store = join_group(device)

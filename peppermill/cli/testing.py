@@ -1,4 +1,4 @@
-"""`peppermill evaluate`: the network, and the ensemble beside it, on labelled data."""
+"""`peppermill evaluate` and `peppermill abstain`: how good predictions are on test data, and which of them to keep."""
 
 from __future__ import annotations
 
@@ -72,3 +72,33 @@ def evaluate_command(
         say(run.sizes.enough())
     if out:
         say(f"wrote {out}. Next: peppermill report {out}")
+
+
+def abstain_command(
+    network: options.Network,
+    data: options.Data,
+    predictor: options.EnsembleFile,
+    out: Annotated[Path, typer.Option(help="Where to write the rule, for `pm.load_abstention`.")] = Path("rule.json"),
+    risk: Annotated[float, typer.Option(help="The error rate of what is kept, at most.")] = 0.01,
+    confidence: Annotated[float, typer.Option(help="With which this is promised.")] = 0.95,
+) -> None:
+    """Find the confidence above which at most --risk of the predictions are wrong.
+
+    Items on which sigma was tuned are left out. Exit code 1 and no file: nothing can be promised at this risk.
+    """
+    refuse_unwritable(out)
+    source = network.source()
+    pep = predictor.ensemble(source.model)
+    items, _ = which_items.testing(data, source, pep, False)
+    batches = Batches(items, source.model, batch_size=predictor.batch_size)
+    likelihood = likelihood_named(predictor.likelihood) if predictor.likelihood else None
+    rule = pm.abstain(pep or source.model, batches, risk=risk, confidence=confidence, likelihood=likelihood)
+    if rank():
+        return
+    if not rule.coverage:
+        raise typer.Exit(1)
+    rule.save(out)
+    say(
+        f"wrote {out}: keep predictions with a confidence above {rule.threshold:.4g}, {100 * rule.coverage:.4g} % of "
+        f"these items; at most {100 * risk:g} % of such are wrong, with {100 * confidence:g} % confidence"
+    )
