@@ -29,7 +29,7 @@ from peppermill.plumbing.files import refuse_unwritable
 from peppermill.plumbing.nested import map_tensors
 from peppermill.plumbing.optional import importing
 from peppermill.plumbing.warnings import PepWarning
-from peppermill.predictions import Predictions, predict
+from peppermill.predictions import predict
 from peppermill.race import fit_or_calibrate
 from peppermill.tuning.golden import Golden
 
@@ -127,7 +127,10 @@ class PepCallback(_callback_class()):  # type: ignore[misc]
             self.pep = PepEnsemble(network, recipe)
             before, after = predict(network, data, likelihood=recipe.likelihood), self.pep.predict_items(data)
         self.metrics = {"pep/sigma": recipe.sigma, "pep/temperature": self.pep.temperature}
-        self.metrics |= _scores(before, "_before") | _scores(after, "")
+        for when, found in (("_before", before), ("", after)):
+            self.metrics[f"pep/nll{when}"] = float(-found.log_likelihoods.mean())
+            if recipe.likelihood.name != "gaussian":
+                self.metrics[f"pep/ece{when}"] = metrics.expected_calibration_error(found.log_probs, found.labels)
         if trainer.is_global_zero and not trainer.fast_dev_run:
             self.pep.save(self._path(trainer))
             for logger in trainer.loggers:
@@ -145,7 +148,12 @@ class PepCallback(_callback_class()):  # type: ignore[misc]
     def _data(self, trainer: Any, network: nn.Module) -> Batches:
         found = trainer.val_dataloaders
         loaders = list(found.values() if isinstance(found, Mapping) else found if isinstance(found, list) else [found])
-        limited = [_whole(*one) for one in zip(loaders, trainer.num_val_batches, strict=True)]
+        limited: list[tuple[Any, int | None]] = []
+        for loader, limit in zip(loaders, trainer.num_val_batches, strict=True):
+            if isinstance(loader, DataLoader) and isinstance(loader.sampler, DistributedSampler):
+                limit *= loader.sampler.num_replicas  # all items, not the share that Lightning gave this process
+                loader = rebuild_loader(loader, sampler=None)
+            limited.append((loader, None if limit == float("inf") else int(limit)))
         if self.dataloader is not None:
             if not 0 <= self.dataloader < len(limited):
                 raise ValueError(f"`dataloader={self.dataloader}` must be one of the {len(limited)} loaders, from 0.")
@@ -173,14 +181,6 @@ class _Loaders:
             yield from map(self.batch, islice(loader, limit)) if self.batch else islice(loader, limit)
 
 
-def _whole(loader: Any, limit: float) -> tuple[Any, int | None]:
-    """The loader and its limit over all items, also if Lightning has given each process its own share of them."""
-    if isinstance(loader, DataLoader) and isinstance(loader.sampler, DistributedSampler):
-        limit *= loader.sampler.num_replicas
-        loader = rebuild_loader(loader, sampler=None)
-    return loader, None if limit == float("inf") else int(limit)
-
-
 @contextmanager
 def _evaluating(module: nn.Module) -> Iterator[None]:
     """Put the module into evaluation mode; restore the mode of each part and the global generator afterwards."""
@@ -192,10 +192,3 @@ def _evaluating(module: nn.Module) -> Iterator[None]:
     finally:
         for part, training in modes.items():
             part.training = training
-
-
-def _scores(found: Predictions, when: str) -> dict[str, float]:
-    scores = {f"pep/nll{when}": float(-found.log_likelihoods.mean())}
-    if found.likelihood.name != "gaussian":
-        scores[f"pep/ece{when}"] = metrics.expected_calibration_error(found.log_probs, found.labels)
-    return scores
