@@ -65,12 +65,11 @@ def linked(name: str, page_of: Mapping[str, str]) -> str:
 
 def commands() -> str:
     """Every command of the command line: what it does, and an example."""
-    from peppermill.cli.app import COMMANDS
+    from peppermill.cli.app import COMMANDS, EXAMPLES
 
     parts = []
     for name, row in COMMANDS.items():
-        example = import_module(f"peppermill.cli.{row.module}").EXAMPLES
-        parts += [f"### {name}\n\n{row.help}\n\n```\n{example}\n```"]
+        parts += [f"### {name}\n\n{row.help}\n\n```\npeppermill {name} {EXAMPLES[name]}\n```"]
     return "\n\n".join(parts)
 
 

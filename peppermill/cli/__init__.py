@@ -1,1 +1,1 @@
-"""The command line: one file for each subcommand."""
+"""The command line: related commands share a file."""

@@ -27,30 +27,55 @@ class CommandRow:
     shared: bool = False
 
 
-#: A new command is one file with `command` and `EXAMPLES`, and one row here.
+#: A new command is a row here, a row of EXAMPLES, and a function of its module, `fit_command` for `fit`.
 COMMANDS = {
     "demo": CommandRow("demo", "Calibrate the embedded network and write a report: the whole job in a minute."),
     "calibrate": CommandRow(
-        "calibrate", "Find the best probabilities for a number of passes, by a race; write pep.json.", shared=True
+        "tuning", "Find the best probabilities for a number of passes, by a race; write pep.json.", shared=True
     ),
-    "fit": CommandRow("fit", "Find sigma on validation data and write the ensemble, pep.json.", shared=True),
-    "evaluate": CommandRow("evaluate", "Score the network, and the ensemble beside it, on labelled data.", shared=True),
+    "fit": CommandRow("tuning", "Find sigma on validation data and write the ensemble, pep.json.", shared=True),
+    "evaluate": CommandRow("testing", "Score the network, and the ensemble beside it, on labelled data.", shared=True),
     "predict": CommandRow("predict", "Write probabilities and uncertainties of every item into a file.", shared=True),
-    "abstain": CommandRow("abstain", "Find which predictions to keep for an error rate that you name.", shared=True),
+    "abstain": CommandRow("testing", "Find which predictions to keep for an error rate that you name.", shared=True),
     "export": CommandRow("export", "Write the ensemble as one file for torch.export or ONNX."),
-    "sweep": CommandRow("sweep", "Compute L(sigma) and every score along a grid of sigma.", shared=True),
-    "curvature": CommandRow("curvature", "Predict the PEP effect from the curvature at the network's weights."),
-    "probe": CommandRow("overfitting", "Relate overfitting to sigma*, PEP effect and curvature over checkpoints."),
-    "size": CommandRow("member_count", "Show how the NLL depends on the number of members."),
-    "report": CommandRow("report", "Turn run files into one HTML page."),
-    "info": CommandRow("info", "Show what a pep.json or a run.json holds."),
+    "sweep": CommandRow("measurements", "Compute L(sigma) and every score along a grid of sigma.", shared=True),
+    "curvature": CommandRow("measurements", "Predict the PEP effect from the curvature at the network's weights."),
+    "probe": CommandRow("measurements", "Relate overfitting to sigma*, PEP effect and curvature over checkpoints."),
+    "size": CommandRow("measurements", "Show how the NLL depends on the number of members."),
+    "report": CommandRow("result_files", "Turn run files into one HTML page."),
+    "info": CommandRow("result_files", "Show what a pep.json or a run.json holds."),
 }
+
+#: How each command may be used, after `peppermill` and its name.
+EXAMPLES = {
+    "demo": "--out peppermill-demo",
+    "calibrate": "python:my_models:resnet npz:validation.npz --weights resnet.safetensors --passes 10",
+    "fit": "python:my_models:resnet npz:validation.npz --weights resnet.safetensors --temperature",
+    "evaluate": "python:my_models:resnet npz:test.npz --weights resnet.safetensors --pep pep.json "
+    "--sweep npz:validation.npz --out run.json",
+    "predict": "python:my_models:resnet npz:new.npz --weights resnet.safetensors --pep pep.json "
+    "--columns predicted,confidence,mutual_information --out predictions/",
+    "abstain": "python:my_models:resnet npz:test.npz --weights resnet.safetensors --pep pep.json --risk 0.01",
+    "export": "python:my_models:resnet --weights resnet.safetensors --pep pep.json --out model.onnx "
+    "--example npz:new.npz",
+    "sweep": "python:my_models:resnet npz:validation.npz --weights resnet.safetensors --picture curve.png",
+    "curvature": "python:my_models:resnet npz:test.npz --weights resnet.safetensors --picture effect.png",
+    "probe": "epoch-*.safetensors --model python:my_models:resnet --train npz:train.npz "
+    "--validation npz:validation.npz --test npz:test.npz --picture overfitting.png",
+    "size": "python:my_models:resnet npz:test.npz --weights resnet.safetensors --pep pep.json",
+    "report": "run.json -o report.html",
+    "info": "pep.json",
+}
+
+MOVED = "`peppermill paper` moved out of the package: in a clone of the repository run `python -m experiments table2`."
 
 
 class Commands(TyperGroup):
     """The group of commands: it imports the one that runs, and turns every mistake into one line and an exit code."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args[0] == "paper" and not ctx.resilient_parsing:
+            raise ValueError(MOVED)
         name, command, rest = super().resolve_command(ctx, args)
         if name in COMMANDS:
             command = outline(name) if ctx.resilient_parsing else load(name)  # resilient: a shell completes a line
@@ -74,8 +99,8 @@ class Commands(TyperGroup):
 def load(name: str) -> Any:
     """Import a command's module and build the command with all its options."""
     row = COMMANDS[name]
-    module = import_module(f"peppermill.cli.{row.module}")
-    hints = get_type_hints(module.command, include_extras=True)
+    command = getattr(import_module(f"peppermill.cli.{row.module}"), f"{name}_command")
+    hints = get_type_hints(command, include_extras=True)
     groups: dict[str, Any] = {argument: kind for argument, kind in hints.items() if is_dataclass(kind)}
 
     def run(**given: Any) -> None:
@@ -83,16 +108,16 @@ def load(name: str) -> Any:
             if works:
                 for argument, group in groups.items():
                     given[argument] = group(**{field.name: given.pop(field.name) for field in fields(group)})
-                module.command(**given)
+                command(**given)
 
     parameters: list[Parameter] = []  # what typer reads: the options of a group in place of the group
-    for argument, parameter in signature(module.command).parameters.items():
+    for argument, parameter in signature(command).parameters.items():
         group = groups.get(argument)
         hints |= get_type_hints(group, include_extras=True) if group else {}
         options = signature(group).parameters.values() if group else [parameter]
         parameters += [one.replace(kind=Parameter.KEYWORD_ONLY, annotation=hints[one.name]) for one in options]
-    run.__doc__ = module.command.__doc__
-    return _command(name, run, parameters, module.EXAMPLES)
+    run.__doc__ = command.__doc__
+    return _command(name, run, parameters, f"peppermill {name} {EXAMPLES[name]}")
 
 
 def outline(name: str) -> Any:
@@ -129,19 +154,6 @@ app = typer.Typer(
 )
 for name, row in COMMANDS.items():
     app.command(name, short_help=row.help)(lambda: None)  # `resolve_command` replaces it
-
-
-@app.command(
-    "paper",
-    hidden=True,
-    add_help_option=False,
-    context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
-)
-def paper() -> None:
-    """Say where the paper's experiments are now."""
-    raise ValueError(
-        "`peppermill paper` moved out of the package: in a clone of the repository run `python -m experiments table2`."
-    )
 
 
 def show_version(asked: bool) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 import time
 import warnings
@@ -11,16 +10,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from traceback import walk_tb
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 
 from peppermill.cli import torchrun
-
-if TYPE_CHECKING:
-    from peppermill.cli.options import Network
 
 UsageError: type[Exception] = typer.BadParameter.__base__  # type: ignore[assignment]  # typer does not export it
 INTERRUPTED = 130  # the exit code after Ctrl-C
@@ -46,14 +42,6 @@ def say(text: object) -> None:
         sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def say_next(out: Path, network: Network, data: str | None) -> None:
-    """Say which ensemble was written, and the command that tests it; on the same data if part of them is left."""
-    options = (f" --weights {network.weights}" if network.weights else "") + " --trust" * network.trust
-    say(f"wrote {out} ({out.stat().st_size:,} bytes). Next:")
-    tested = shlex.quote(data) if data else "TEST-DATA"
-    say(f"peppermill evaluate {shlex.quote(network.model)} {tested}{options} --pep {out}")
 
 
 @contextmanager

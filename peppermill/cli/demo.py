@@ -8,23 +8,13 @@ from typing import Annotated, cast
 
 import typer
 
-import peppermill.demo
+import peppermill as pm
 from peppermill.cli.console import say
-from peppermill.fitting import fit
-from peppermill.noise import Noise
 from peppermill.plumbing.files import refuse_unwritable
-from peppermill.predictors.temperature_scaling import fit_temperature
-from peppermill.race import calibrate
-from peppermill.report import figures
-from peppermill.report.page import write_report
-from peppermill.report.record import record_run, sweep_around
-from peppermill.report.run import write_run
 from peppermill.types import CalibratorName
 
-EXAMPLES = "peppermill demo --out peppermill-demo"
 
-
-def command(
+def demo_command(
     out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("peppermill-demo"),
     passes: Annotated[int, typer.Option("--passes", "--size", help="The most forward passes of a prediction.")] = 10,
     seed: Annotated[int, typer.Option(help="The seed of noise and bootstrap.")] = 0,
@@ -32,49 +22,49 @@ def command(
     """Let every method race on the embedded network, and test the choice beside temperature scaling and PEP."""
     start = time.monotonic()
     refuse_unwritable(out / "run.json")
-    network = peppermill.demo.network()
-    validation, test = peppermill.demo.data()
+    network = pm.demo.network()
+    validation, test = pm.demo.data()
     say(
         "The network: a small CNN trained on Fashion-MNIST. Tuning on 5,000 images it has never seen, testing on "
         "5,000 others."
     )
-    choice = calibrate(network, validation, passes, noise=Noise(seed=seed))
+    choice = pm.calibrate(network, validation, passes, noise=pm.Noise(seed=seed))
     race = choice.race
     assert race is not None
     say(f"\n{race}\n\nchosen: {race.choice.name}. The same methods on the other 5,000 images:")
-    both = fit(network, validation, size=passes, noise=Noise(seed=seed), temperature=True)
+    both = pm.fit(network, validation, size=passes, noise=pm.Noise(seed=seed), temperature=True)
     pep = both.without_temperature()
-    methods = {"network": network, "temperature scaling": fit_temperature(network, validation), "PEP": pep}
+    methods = {"network": network, "temperature scaling": pm.fit_temperature(network, validation), "PEP": pep}
     methods["PEP with temperature"] = both
     rival = choice.one_pass
     if choice.passes == 1:  # what the passes that were not chosen would give
-        noise, after = Noise(seed=seed), cast(CalibratorName, choice.calibrator.name)
-        rival = fit(network, validation, size=passes, noise=noise, scale="layer", calibrator=after)
+        noise, after = pm.Noise(seed=seed), cast(CalibratorName, choice.calibrator.name)
+        rival = pm.fit(network, validation, size=passes, noise=noise, scale="layer", calibrator=after)
     if rival:
         methods[rival.method] = rival
     methods.pop(choice.method, None)
     methods[choice.method] = choice
-    sweep = sweep_around(pep, validation)
-    run = record_run(
+    sweep = pm.sweep_around(pep, validation)
+    run = pm.record_run(
         methods,
         test,
         title="The embedded network on Fashion-MNIST",
         sweep=sweep,
-        class_names=peppermill.demo.CLASS_NAMES,
+        class_names=pm.demo.CLASS_NAMES,
         settings={"model": "embedded network", "data": "Fashion-MNIST, 5,000 images to tune on and 5,000 to test on"},
         seed=seed,
     )
     choice.save(out / "pep.json")
-    write_run(run, out / "run.json")
+    pm.write_run(run, out / "run.json")
     shown = {method.name: method.reliability for method in run.methods if method.reliability}
     try:
-        figures.save_figure(figures.sigma_curve(sweep, pep.sigma), out / "sigma.png")
-        figures.save_figure(figures.reliability_diagrams(shown), out / "reliability.png")
+        pm.plots.save_figure(pm.plots.sigma_curve(sweep, pep.sigma), out / "sigma.png")
+        pm.plots.save_figure(pm.plots.reliability_diagrams(shown), out / "reliability.png")
         pictures = ", sigma.png, reliability.png"
     except ImportError as error:
         pictures = f"; no pictures, because {error}"
     try:
-        write_report(run, out / "report.html")
+        pm.write_report(run, out / "report.html")
         ending = f"Open {out / 'report.html'} in a browser: the whole result on one page."
     except ImportError as error:
         ending = f"no report, because {error}"

@@ -8,19 +8,14 @@ from typing import Annotated, Any
 import torch
 import typer
 
+import peppermill as pm
 from peppermill.cli import options, which_items
 from peppermill.cli.console import say
-from peppermill.ensemble import load
 from peppermill.export.verify import format_of
 from peppermill.streaming.numbered_batches import stream_of
 
-EXAMPLES = (
-    "peppermill export python:my_models:resnet --weights resnet.safetensors --pep pep.json --out model.onnx --example "
-    "npz:new.npz"
-)
 
-
-def command(
+def export_command(
     network: options.Network,
     pep: options.RequiredPep,
     out: Annotated[Path, typer.Option(help="The file: .pt2 for torch.export or .onnx.")] = Path("model.pt2"),
@@ -43,7 +38,7 @@ def command(
     source = network.source()
     if example:
         inputs = next(stream_of(which_items.to_predict(example, source), 2).read(lambda number: True)).inputs
-    ensemble = load(pep, source.model, engine="loop")
+    ensemble = pm.load(pep, source.model, engine="loop")
     ensemble.export(out, inputs)
     members = ensemble.passes
     say(f"wrote {out}: {members} member{'s' * (members > 1)}, {out.stat().st_size / 1e6:.1f} MB")

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+import os
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import torch
 import typer
 from torch import nn
 
-from peppermill.cli.console import complain, say
-from peppermill.cli.torchrun import launched_rank, own_gpu
+from peppermill.cli.console import complain
+from peppermill.cli.torchrun import launched, launched_rank
 from peppermill.engines import ENGINES, engine_named
 from peppermill.ensemble import PepEnsemble, load
 from peppermill.likelihood import LIKELIHOODS
@@ -24,11 +25,6 @@ from peppermill.sources import help_for, source_from
 from peppermill.sources.source import Source
 from peppermill.sources.weight_files import load_weights
 from peppermill.views import VIEWS
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from peppermill.report.run import Run
 
 
 def listed(rows: Mapping[str, Any]) -> str:
@@ -57,7 +53,6 @@ EngineName = Annotated[str, typer.Option("--engine", help=f"How the members run:
 Precision = Annotated[str | None, typer.Option(help="Compute in bfloat16 or float16; by default as the network is.")]
 RequiredPep = Annotated[Path, typer.Option("--pep", help="An ensemble that `peppermill fit` wrote.")]
 RunFile = Annotated[Path | None, typer.Option("--out", help="Also write the results as JSON, for `peppermill report`.")]
-Sigmas = Annotated[str | None, typer.Option(help="Values separated by commas; chosen automatically by default.")]
 
 
 @dataclass(frozen=True)
@@ -125,37 +120,6 @@ class Tuning:
         refuse_unwritable(self.out)
 
 
-@dataclass(frozen=True)
-class Results:
-    """The files that a command can write beside what it prints; refused before the work if they cannot be written."""
-
-    out: RunFile = None
-    picture: Annotated[Path | None, typer.Option(help="Also draw the results: .png, .svg or .pdf.")] = None
-
-    def __post_init__(self) -> None:
-        from peppermill.report.figures import refuse_other_formats
-
-        refuse_unwritable(self.out)
-        if self.picture:
-            refuse_unwritable(self.picture)
-            refuse_other_formats(self.picture)
-
-    def deliver(self, shown: Iterable[object], run: Run, draw: Callable[[], Figure], seed: int, **known: Any) -> None:
-        """Write the files that are asked for, and then print.
-
-        In this order, because a broken pipe, or a full disk under a log, must not lose the results.
-        """
-        from peppermill.report.figures import save_figure
-        from peppermill.report.run import provenance, write_run
-
-        if self.out:
-            write_run(replace(run, provenance=provenance(seed, **known)), self.out)
-        if self.picture:
-            save_figure(draw(), self.picture)
-        for text in (*shown, *(f"wrote {path}" for path in (self.out, self.picture) if path)):
-            say(text)
-
-
 def arguments_of(function: Callable[..., Any], context: typer.Context) -> dict[str, Any]:
     """The options of this command that `function` takes as keyword arguments, under the same names."""
     known = [one.name for one in inspect.signature(function).parameters.values() if one.kind is one.KEYWORD_ONLY]
@@ -182,13 +146,17 @@ def numbers(text: str, option: str) -> list[float]:
 
 
 def device_named(name: str) -> torch.device:
-    """The device, if this machine has it; `auto` takes a GPU if there is one, and says so."""
+    """The device, if this machine has it; `auto` takes a GPU if there is one, and says so.
+
+    Under torchrun, `cuda` is the GPU with the number that this process has on its machine.
+    """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
         if name != "cpu" and launched_rank() == 0:
             complain(f"running on {torch.cuda.get_device_name() if name == 'cuda' else name}", "device", "cyan")
     try:
-        device = torch.device(own_gpu(name))
+        own = f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if name == "cuda" and launched() else name
+        device = torch.device(own)
         torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError) as error:
         reason = f" ({str(error).splitlines()[0]})" if name.partition(":")[0] in ("cuda", "mps") else ""

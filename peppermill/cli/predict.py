@@ -18,13 +18,8 @@ from peppermill.streaming.numbered_batches import stream_of
 from peppermill.streaming.parts import FORMATS, PART_ITEMS, encoded, predict_table, write_predictions
 from peppermill.uncertainty import CLASS_UNCERTAINTIES, VARIANCES
 
-EXAMPLES = (
-    "peppermill predict python:my_models:resnet npz:new.npz --weights resnet.safetensors --pep pep.json --columns "
-    "predicted,confidence,mutual_information --out predictions/"
-)
 
-
-def command(
+def predict_command(
     network: options.Network,
     data: options.AnyData,
     predictor: options.EnsembleFile,

@@ -33,11 +33,6 @@ def launched_rank() -> int:
     return int(os.environ["RANK"]) if launched() else 0
 
 
-def own_gpu(device: str) -> str:
-    """The device of this process: under torchrun, `cuda` means the GPU with the process's number on its machine."""
-    return f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if device == "cuda" and launched() else device
-
-
 @contextmanager
 def silence_others() -> Iterator[None]:
     """Let only the first process print, and Hugging Face draw progress bars only on its terminal."""
@@ -57,18 +52,15 @@ def processes(shared: bool, device: str) -> Iterator[bool]:
 
     If several processes fail, the first of them to do so reports it, and the others end silently.
     """
-    if not launched():
-        yield True
-        return
     import torch.distributed as dist
 
     from peppermill.distributed.group import alone
 
-    if not shared:
+    if launched() and not shared:
         with alone():
             yield launched_rank() == 0
         return
-    if dist.is_initialized():
+    if not launched() or dist.is_initialized():
         yield True
         return
     store = join_group(device)

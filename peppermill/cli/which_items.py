@@ -21,16 +21,16 @@ from peppermill.sources.pictures import Preparation
 from peppermill.sources.source import Source
 
 
-def labelled(data: str, source: Source) -> Any:
-    """All labelled data: anything that `fit` takes."""
-    return _checked(_found(data, source), source)
+def labelled(data: str, source: Source, pep: PepEnsemble | None = None) -> Any:
+    """All labelled data: anything that `fit` takes. With an ensemble, of split data the items that it was tuned on."""
+    found, split = _found(data, source), pep.recipe.split if pep else None
+    return _checked(take(found, split.rows()[0]) if split and split.fits(found) else found, source)
 
 
 def to_predict(data: str, source: Source) -> Any:
     """All data, or inputs alone. Files are not read yet, beside the first that is whole."""
     found = _found(data, source, needs_labels=False)
-    if isinstance(found, Items):
-        _refuse_other_classes(found, source)
+    _refuse_other_classes(found, source)
     return found
 
 
@@ -69,12 +69,6 @@ def testing(data: str, source: Source, pep: PepEnsemble | None, all_items: bool)
     return _checked(found, source), names
 
 
-def tuned(data: str, source: Source, pep: PepEnsemble) -> Any:
-    """The items of split data on which sigma was tuned; all items of other data."""
-    found, split = _found(data, source), pep.recipe.split
-    return _checked(take(found, split.rows()[0]) if split and split.fits(found) else found, source)
-
-
 def _found(data: str, source: Source, needs_labels: bool = True) -> Any:
     """The data; pictures that the user says how to prepare get their channels in the order of the network."""
     found = data_from(data, source.prepare, source.class_names, needs_labels=needs_labels)
@@ -85,14 +79,14 @@ def _found(data: str, source: Source, needs_labels: bool = True) -> Any:
 
 def _checked(data: Any, source: Source) -> Any:
     """The data; if they are files, those that can be read. Raise if their classes cannot be the network's."""
-    if not isinstance(data, Items):
-        return data
-    items = data.readable()
-    _refuse_other_classes(items, source)
-    return items
+    readable = data.readable() if isinstance(data, Items) else data
+    _refuse_other_classes(readable, source)
+    return readable
 
 
-def _refuse_other_classes(items: Items, source: Source) -> None:
+def _refuse_other_classes(items: Any, source: Source) -> None:
+    if not isinstance(items, Items):
+        return
     network = as_network(source.model)
     with torch.no_grad():
         [(inputs, _)] = Batches(items.take_rows(np.array([items.first_readable()])), network)

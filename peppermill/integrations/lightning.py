@@ -20,18 +20,14 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler
 
-from peppermill import metrics
+import peppermill as pm
 from peppermill.data import Batches
 from peppermill.datasets.loaders import rebuild_loader
-from peppermill.ensemble import PepEnsemble
-from peppermill.fitting import OLD_KEYWORDS, fit
+from peppermill.fitting import OLD_KEYWORDS
 from peppermill.plumbing.files import refuse_unwritable
 from peppermill.plumbing.nested import map_tensors
 from peppermill.plumbing.optional import importing
-from peppermill.plumbing.warnings import PepWarning
-from peppermill.predictions import Predictions, predict
 from peppermill.race import fit_or_calibrate
-from peppermill.tuning.golden import Golden
 
 SPLIT_WEIGHTS = ("FSDPStrategy", "DeepSpeedStrategy", "ModelParallelStrategy")
 
@@ -80,12 +76,12 @@ class PepCallback(_callback_class()):  # type: ignore[misc]
         **options: Any,
     ) -> None:
         super().__init__()
-        known = [one.name for one in signature(fit).parameters.values() if one.kind is one.KEYWORD_ONLY]
+        known = [one.name for one in signature(pm.fit).parameters.values() if one.kind is one.KEYWORD_ONLY]
         for name in options.keys() - {*known, *OLD_KEYWORDS}:
             raise TypeError(f"`{name}` is not an option of PepCallback or `pm.fit`: choose among {', '.join(known)}.")
         self.network, self.path, self.dataloader, self.batch = network, path, dataloader, batch
         self.options = {"temperature": temperature, **options}
-        self.pep: PepEnsemble | None = None
+        self.pep: pm.PepEnsemble | None = None
         self.metrics: dict[str, float] = {}
 
     def on_fit_start(self, trainer: Any, pl_module: nn.Module) -> None:
@@ -106,11 +102,11 @@ class PepCallback(_callback_class()):  # type: ignore[misc]
     def on_sanity_check_end(self, trainer: Any, pl_module: nn.Module) -> None:
         """Try everything on two items, so that wrong data or options show before the training."""
         with _evaluating(pl_module), warnings.catch_warnings():
-            warnings.simplefilter("ignore", PepWarning)
+            warnings.simplefilter("ignore", pm.PepWarning)
             network = self._part(pl_module)
             inputs, labels = next(iter(self._data(trainer, network)))
             two = map_tensors(lambda tensor: tensor[:2], inputs), labels[:2]
-            fit(network, two, **{**self.options, "search": Golden(iterations=1)})
+            pm.fit(network, two, **{**self.options, "search": pm.Golden(iterations=1)})
 
     def on_validation_end(self, trainer: Any, pl_module: nn.Module) -> None:
         """Fit PEP if the user asked for this validation; those within the training are ignored."""
@@ -124,10 +120,13 @@ class PepCallback(_callback_class()):  # type: ignore[misc]
             data = self._data(trainer, network)
             recipe = fit_or_calibrate(network, data, **self.options).recipe
             recipe = trainer.strategy.broadcast(recipe)  # the same in every process
-            self.pep = PepEnsemble(network, recipe)
-            before, after = predict(network, data, likelihood=recipe.likelihood), self.pep.predict_items(data)
+            self.pep = pm.PepEnsemble(network, recipe)
+            before, after = pm.predict(network, data, likelihood=recipe.likelihood), self.pep.predict_items(data)
         self.metrics = {"pep/sigma": recipe.sigma, "pep/temperature": self.pep.temperature}
-        self.metrics |= _scores(before, "_before") | _scores(after, "")
+        for when, found in (("_before", before), ("", after)):
+            self.metrics[f"pep/nll{when}"] = float(-found.log_likelihoods.mean())
+            if recipe.likelihood.name != "gaussian":
+                self.metrics[f"pep/ece{when}"] = pm.metrics.expected_calibration_error(found.log_probs, found.labels)
         if trainer.is_global_zero and not trainer.fast_dev_run:
             self.pep.save(self._path(trainer))
             for logger in trainer.loggers:
@@ -145,7 +144,12 @@ class PepCallback(_callback_class()):  # type: ignore[misc]
     def _data(self, trainer: Any, network: nn.Module) -> Batches:
         found = trainer.val_dataloaders
         loaders = list(found.values() if isinstance(found, Mapping) else found if isinstance(found, list) else [found])
-        limited = [_whole(*one) for one in zip(loaders, trainer.num_val_batches, strict=True)]
+        limited: list[tuple[Any, int | None]] = []
+        for loader, limit in zip(loaders, trainer.num_val_batches, strict=True):
+            if isinstance(loader, DataLoader) and isinstance(loader.sampler, DistributedSampler):
+                limit *= loader.sampler.num_replicas  # all items, not the share that Lightning gave this process
+                loader = rebuild_loader(loader, sampler=None)
+            limited.append((loader, None if limit == float("inf") else int(limit)))
         if self.dataloader is not None:
             if not 0 <= self.dataloader < len(limited):
                 raise ValueError(f"`dataloader={self.dataloader}` must be one of the {len(limited)} loaders, from 0.")
@@ -173,14 +177,6 @@ class _Loaders:
             yield from map(self.batch, islice(loader, limit)) if self.batch else islice(loader, limit)
 
 
-def _whole(loader: Any, limit: float) -> tuple[Any, int | None]:
-    """The loader and its limit over all items, also if Lightning has given each process its own share of them."""
-    if isinstance(loader, DataLoader) and isinstance(loader.sampler, DistributedSampler):
-        limit *= loader.sampler.num_replicas
-        loader = rebuild_loader(loader, sampler=None)
-    return loader, None if limit == float("inf") else int(limit)
-
-
 @contextmanager
 def _evaluating(module: nn.Module) -> Iterator[None]:
     """Put the module into evaluation mode; restore the mode of each part and the global generator afterwards."""
@@ -192,10 +188,3 @@ def _evaluating(module: nn.Module) -> Iterator[None]:
     finally:
         for part, training in modes.items():
             part.training = training
-
-
-def _scores(found: Predictions, when: str) -> dict[str, float]:
-    scores = {f"pep/nll{when}": float(-found.log_likelihoods.mean())}
-    if found.likelihood.name != "gaussian":
-        scores[f"pep/ece{when}"] = metrics.expected_calibration_error(found.log_probs, found.labels)
-    return scores

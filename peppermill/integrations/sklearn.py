@@ -6,6 +6,7 @@ Only this file maps labels of any type to the network's outputs and back.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 from peppermill.data import Batches
 from peppermill.noise import Noise
 from peppermill.parameters import Selection
-from peppermill.plumbing.nested import output_tensor
+from peppermill.plumbing.nested import output_tensor, placed
 from peppermill.plumbing.networks import device_of, dtype_of, refuse_training_mode
 from peppermill.predictions import predict
 from peppermill.race import fit_or_calibrate
@@ -32,6 +33,7 @@ except ImportError as error:
     ) from error
 
 
+@dataclass(eq=False, repr=False)  # as BaseEstimator has them
 class PepClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """A trained network as a scikit-learn classifier with honest probabilities.
 
@@ -49,36 +51,20 @@ class PepClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     sorted, in the order of the columns of `predict_proba`.
     """
 
-    def __init__(
-        self,
-        model: nn.Module | None = None,
-        *,
-        classes: Sequence[Any] | None = None,
-        parameters: Selection = "kernels",
-        size: int = 10,
-        noise: LawName = "gaussian",
-        antithetic: bool = True,
-        lower: float | None = None,
-        upper: float | None = None,
-        iterations: int | None = None,
-        search: SearchName | None = None,
-        temperature: bool = True,
-        batch_size: int = 500,
-        seed: int = 0,
-    ) -> None:
-        self.model = model
-        self.classes = classes
-        self.parameters = parameters
-        self.size = size
-        self.noise = noise
-        self.antithetic = antithetic
-        self.lower = lower
-        self.upper = upper
-        self.iterations = iterations
-        self.search = search
-        self.temperature = temperature
-        self.batch_size = batch_size
-        self.seed = seed
+    model: nn.Module | None = None
+    _: KW_ONLY
+    classes: Sequence[Any] | None = None
+    parameters: Selection = "kernels"
+    size: int = 10
+    noise: LawName = "gaussian"
+    antithetic: bool = True
+    lower: float | None = None
+    upper: float | None = None
+    iterations: int | None = None
+    search: SearchName | None = None
+    temperature: bool = True
+    batch_size: int = 500
+    seed: int = 0
 
     def fit(self, X: Any, y: Any) -> PepClassifier:
         """Calibrate the network on (X, y)."""
@@ -90,7 +76,15 @@ class PepClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         X, y = validate_data(self, X, y, allow_nd=True)
         check_classification_targets(y)
         names = np.unique(y) if self.classes is None else np.asarray(self.classes)
-        labels, inputs = _output_numbers(y, names), _as_inputs(X, self.model)
+        known = names.tolist()
+        if names.ndim != 1 or len(set(known)) < len(known):
+            raise ValueError(f"`classes={known}` must be a list of labels, each of them once.")
+        if len(known) < 2:
+            raise ValueError(f"there is one class only, {known}: a classifier needs at least two classes.")
+        if unknown := [label for label in np.unique(y).tolist() if label not in known]:
+            shown = ", ".join(map(repr, unknown[:5]))
+            raise ValueError(f"`y` has labels that are not in `classes`: {shown}. Add them.")
+        inputs = _as_inputs(X, self.model)
         outputs = _count_outputs(self.model, inputs)
         if max(outputs, 2) != len(names):  # one logit stands for two classes
             origin = "`y` has {} different labels" if self.classes is None else "`classes` names {} labels"
@@ -98,13 +92,15 @@ class PepClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 f"{origin.format(len(names))}, and the network has {outputs} outputs: give `classes=[...]`, a label "
                 f"for each output in their order (if labels are output numbers, `classes=range({outputs})`)."
             )
+        order = np.argsort(names)
+        labels = torch.from_numpy(order[np.searchsorted(names[order], y)])
         options: dict[str, Any] = {}
         if any(value is not None for value in (self.search, self.lower, self.upper, self.iterations)):
             settings = {"lower": self.lower, "upper": self.upper, "iterations": self.iterations}
             options["search"] = search_named(self.search, **settings)
         self.pep_ = fit_or_calibrate(
             self.model,
-            (inputs, torch.from_numpy(labels)),
+            (inputs, labels),
             self.size,
             self.temperature,
             parameters=self.parameters,
@@ -113,8 +109,8 @@ class PepClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             batch_size=self.batch_size,
             **options,
         )
-        self.outputs_ = np.argsort(names)  # the network's output for each of `classes_`
-        self.classes_ = names[self.outputs_]
+        self.outputs_ = order  # the network's output for each of `classes_`
+        self.classes_ = names[order]
         return self
 
     def predict_proba(self, X: Any) -> np.ndarray:
@@ -136,25 +132,11 @@ class PepClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return np.asarray(self.classes_[best])
 
 
-def _output_numbers(y: np.ndarray, names: np.ndarray) -> np.ndarray:
-    """The number of the output that stands for each label, [N]."""
-    number = {name: k for k, name in enumerate(names.tolist())}
-    if names.ndim != 1 or len(number) < len(names):
-        raise ValueError(f"`classes={names.tolist()}` must be a list of labels, each of them once.")
-    if len(number) < 2:
-        raise ValueError(f"there is one class only, {names.tolist()}: a classifier needs at least two classes.")
-    unknown = [label for label in np.unique(y).tolist() if label not in number]
-    if unknown:
-        raise ValueError(f"`y` has labels that are not in `classes`: {', '.join(map(repr, unknown[:5]))}. Add them.")
-    return np.array([number[label] for label in y.tolist()], dtype=np.int64)
-
-
 def _count_outputs(network: nn.Module, inputs: Tensor) -> int:
     """The number of the network's outputs for the first item."""
     refuse_training_mode(network)
-    dtype = dtype_of(network) if inputs.is_floating_point() else None
     with torch.no_grad():
-        outputs = output_tensor(network(inputs[:1].to(device_of(network), dtype)))
+        outputs = output_tensor(network(placed(inputs[:1], device_of(network), dtype_of(network))))
     if outputs.ndim > 2:
         raise ValueError(
             f"the network's outputs have shape {list(outputs.shape)} for one item: a classifier gives [1, classes]. "

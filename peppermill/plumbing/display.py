@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import zip_longest
 from typing import Any, TypeVar
 
 Class = TypeVar("Class", bound=type[Any])
@@ -28,10 +29,9 @@ class Table:
         widths = [max(len(line) for row in cells for line in row[k]) for k in range(len(self.columns))]
         blocks = []
         for row in cells:
-            depth = max(map(len, row))
-            lines = zip(*([*cell, *[""] * (depth - len(cell))] for cell in row), strict=True)
+            lines = zip_longest(*row, fillvalue="")
             padded = ["  ".join(text.ljust(w) for text, w in zip(line, widths, strict=True)).rstrip() for line in lines]
-            blocks.append("\n".join(padded) + "\n" * (depth > 1))
+            blocks.append("\n".join(padded) + "\n" * (len(padded) > 1))
         return "\n".join(filter(None, [self.title, "\n".join(blocks), self.note]))
 
     def html(self) -> str:

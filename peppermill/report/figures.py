@@ -5,13 +5,12 @@ Every function returns a matplotlib figure; `save_figure` writes it as PNG, SVG 
 
 from __future__ import annotations
 
-import functools
 from base64 import b64decode
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec
+from typing import TYPE_CHECKING, Any
 
 from peppermill.metrics import Reliability
 from peppermill.plumbing.files import write_atomically
@@ -27,8 +26,6 @@ if TYPE_CHECKING:
     from peppermill.evaluation.member_count import SizeCurve
     from peppermill.evaluation.overfitting import OverfittingProbe
     from peppermill.evaluation.sweep import Sweep
-
-Arguments = ParamSpec("Arguments")
 
 PALE_ITEMS = 20  # bins with at most this many items are pale; the paper's Table 1 drops them
 MEMBER_BINS = 20  # of the histogram of the members
@@ -58,59 +55,47 @@ STYLE: dict[Any, Any] = {
 }
 
 
-def styled(draw: Callable[Arguments, Figure]) -> Callable[Arguments, Figure]:
-    """Our fonts and lines while a figure is drawn, and the user's own again afterwards."""
-
-    @functools.wraps(draw)
-    def drawn(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Figure:
-        with _style():
-            return draw(*args, **kwargs)
-
-    return drawn
+@contextmanager
+def style() -> Iterator[None]:
+    """Our fonts and lines while a figure is drawn, and the user's own again afterwards; also a decorator."""
+    with importing("pictures need matplotlib", "matplotlib", "plots"):
+        import matplotlib
+    with matplotlib.rc_context(STYLE):
+        yield
 
 
 def save_figure(figure: Figure, path: str | Path) -> None:
     """Write the figure, whole or not at all; the ending of the path is the format."""
     refuse_other_formats(path)
     buffer = BytesIO()
-    with _style():
+    with style():
         ending = Path(path).suffix[1:]
         figure.savefig(buffer, format=ending, metadata={"Date": None} if ending == "svg" else None)
     write_atomically(path, buffer.getvalue())
 
 
+@style()
 def refuse_other_formats(path: str | Path) -> None:
     """Raise if no picture can be written to this path: better before the work than after it."""
     if Path(path).suffix not in FORMATS:
         raise ValueError(f"the picture {path} must end in one of {', '.join(FORMATS)}, which says its format.")
-    _style()
 
 
-def new_figure(
-    columns: int, width: float, height: float, rows: int = 1, *, sharex: Any = False, sharey: Any = False, **grid: Any
-) -> tuple[Figure, list[Axes]]:
+def new_figure(width: float, height: float, rows: int = 1, columns: int = 1, **grid: Any) -> tuple[Figure, list[Axes]]:
     """A figure of its own, outside pyplot's registry: no global state, no window."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained")
-    axes = figure.subplots(rows, columns, squeeze=False, gridspec_kw=grid or None, sharex=sharex, sharey=sharey)
-    return figure, list(axes.flat)
+    return figure, list(figure.subplots(rows, columns, squeeze=False, **grid).flat)
 
 
-def _style() -> AbstractContextManager[None]:
-    with importing("pictures need matplotlib", "matplotlib", "plots"):
-        import matplotlib
-    context: AbstractContextManager[None] = matplotlib.rc_context(STYLE)
-    return context
-
-
-@styled
+@style()
 def sigma_curve(sweep: Sweep, sigma: float | None = None) -> Figure:
     """Figure 1: mean log-likelihood of the ensemble, of each member and of their average, against sigma.
 
     `sigma` is marked.
     """
-    figure, (axis,) = new_figure(1, COLUMN * 1.35, COLUMN * 1.1)
+    figure, (axis,) = new_figure(COLUMN * 1.35, COLUMN * 1.1)
     sigmas = [point.sigma for point in sweep.points]
     ensemble = [point.log_likelihood for point in sweep.points]
     means = [point.mean_member_log_likelihood for point in sweep.points]
@@ -129,7 +114,7 @@ def sigma_curve(sweep: Sweep, sigma: float | None = None) -> Figure:
     return figure
 
 
-@styled
+@style()
 def reliability_diagrams(tables: Mapping[str, Reliability], minimum_count: int = 1) -> Figure:
     """Reliability diagrams side by side, one for each method.
 
@@ -139,12 +124,19 @@ def reliability_diagrams(tables: Mapping[str, Reliability], minimum_count: int =
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    figure, axes = new_figure(
-        len(tables), 1.75 * max(2, len(tables)), 3.0, rows=2, sharex="col", sharey="row", height_ratios=(3, 1)
-    )
-    for column, (name, table) in enumerate(tables.items()):
-        _draw_reliability(axes[column], table, name, minimum_count)
-        below, centers, widths = axes[len(tables) + column], (table.lower + table.upper) / 2, table.upper - table.lower
+    shared = {"sharex": "col", "sharey": "row", "height_ratios": (3, 1)}
+    figure, axes = new_figure(1.75 * max(2, len(tables)), 3.0, 2, len(tables), **shared)
+    for axis, below, (name, table) in zip(axes, axes[len(tables) :], tables.items(), strict=False):
+        centers, widths = (table.lower + table.upper) / 2, table.upper - table.lower
+        columns = (centers, widths, table.count, table.confidence, table.accuracy)
+        for center, width, count, confidence, accuracy in zip(*(column.tolist() for column in columns), strict=True):
+            if count:
+                alpha = 0.25 if count <= PALE_ITEMS else 0.8
+                axis.bar(center, accuracy, width, color=BLUE, alpha=alpha, edgecolor="white")
+                axis.plot([confidence] * 2, [accuracy, confidence], color=ORANGE, alpha=alpha, solid_capstyle="butt")
+        axis.plot([0, 1], [0, 1], color=INK, linewidth=0.7, linestyle="--")
+        axis.set_title(f"{name}\nECE {100 * table.calibration_error(minimum_count):.2f} % ({len(table.count)} bins)")
+        axis.set(xlim=(0, 1), ylim=(0, 1))
         below.bar(centers.tolist(), table.count.tolist(), widths.tolist(), color=GREY, edgecolor="white", linewidth=0.4)
         below.set_yscale("log")
         below.set(xlim=(0, 1), xticks=(0, 0.5, 1), xlabel="confidence")
@@ -161,19 +153,7 @@ def reliability_diagrams(tables: Mapping[str, Reliability], minimum_count: int =
     return figure
 
 
-def _draw_reliability(axis: Axes, table: Reliability, name: str, minimum_count: int) -> None:
-    columns = (table.lower, table.upper, table.count, table.confidence, table.accuracy)
-    for lower, upper, count, confidence, accuracy in zip(*(column.tolist() for column in columns), strict=True):
-        if count:
-            alpha = 0.25 if count <= PALE_ITEMS else 0.8
-            axis.bar((lower + upper) / 2, accuracy, upper - lower, color=BLUE, alpha=alpha, edgecolor="white")
-            axis.plot([confidence] * 2, [accuracy, confidence], color=ORANGE, alpha=alpha, solid_capstyle="butt")
-    axis.plot([0, 1], [0, 1], color=INK, linewidth=0.7, linestyle="--")
-    axis.set_title(f"{name}\nECE {100 * table.calibration_error(minimum_count):.2f} % ({len(table.count)} bins)")
-    axis.set(xlim=(0, 1), ylim=(0, 1))
-
-
-@styled
+@style()
 def members_histogram(effects: Sequence[Effect], class_names: Sequence[str] = ()) -> Figure:
     """Figure 2c: the image of each item, and the histogram of L_i(theta_j), the members' probability of its class.
 
@@ -183,39 +163,40 @@ def members_histogram(effects: Sequence[Effect], class_names: Sequence[str] = ()
         raise ValueError("`effects` is empty: there is no item to show. Give `pm.helped_and_hurt(pep, data).helped`.")
     from matplotlib.image import imread
 
-    figure, axes = new_figure(2, COLUMN, 0.45 + ITEM_HEIGHT * len(effects), rows=len(effects), width_ratios=(1, 3.2))
+    figure, axes = new_figure(COLUMN, 0.45 + ITEM_HEIGHT * len(effects), len(effects), 2, width_ratios=(1, 3.2))
     for image, histogram, effect in zip(axes[::2], axes[1::2], effects, strict=True):
         image.axis("off")
         if effect.image:
             pixels = imread(BytesIO(b64decode(effect.image)), format="png")
             image.imshow(pixels, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
-        _draw_members(histogram, effect, class_names)
+        classes = (effect.label, effect.before, effect.after)
+        label, before, after = (class_names[k] if k < len(class_names) else f"class {k}" for k in classes)
+        bars: dict[str, Any] = {
+            "bins": MEMBER_BINS,
+            "range": (0, 1),
+            "color": GREY,
+            "edgecolor": "white",
+            "linewidth": 0.4,
+        }
+        histogram.hist(effect.members, **bars, label="members")
+        histogram.axvline(effect.network, color=ORANGE, linewidth=1.6, linestyle="--", label="network")
+        histogram.axvline(effect.ensemble, color=BLUE, linewidth=1.6, label="ensemble")
+        histogram.set_title(f"{label}: {before} → {after}", parse_math=False)
+        histogram.set(xlim=(0, 1), yticks=())
+        histogram.spines["left"].set_visible(False)
     axes[-1].set_xlabel("probability of the true class")
     handles, labels = axes[1].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3)
     return figure
 
 
-def _draw_members(axis: Axes, effect: Effect, class_names: Sequence[str]) -> None:
-    classes = (effect.label, effect.before, effect.after)
-    label, before, after = (class_names[k] if k < len(class_names) else f"class {k}" for k in classes)
-    axis.hist(
-        effect.members, bins=MEMBER_BINS, range=(0, 1), color=GREY, edgecolor="white", linewidth=0.4, label="members"
-    )
-    axis.axvline(effect.network, color=ORANGE, linewidth=1.6, linestyle="--", label="network")
-    axis.axvline(effect.ensemble, color=BLUE, linewidth=1.6, label="ensemble")
-    axis.set_title(f"{label}: {before} → {after}", parse_math=False)
-    axis.set(xlim=(0, 1), yticks=())
-    axis.spines["left"].set_visible(False)
-
-
-@styled
+@style()
 def size_curve(curve: SizeCurve, loss: float = 0.001, network: float | None = None) -> Figure:
     """NLL of k members with its interval, against k; the fewest that lose at most `loss` are marked.
 
     `network`, the NLL of the network itself, is drawn if it is given.
     """
-    figure, (axis,) = new_figure(1, COLUMN * 1.35, COLUMN)
+    figure, (axis,) = new_figure(COLUMN * 1.35, COLUMN)
     nll, fewest = [estimate.value for estimate in curve.nll], curve.smallest(loss)
     band = [[getattr(estimate, end) for estimate in curve.nll] for end in ("lower", "upper")]
     axis.fill_between(curve.sizes, band[0], band[1], color=BLUE, alpha=0.18, linewidth=0)
@@ -230,13 +211,13 @@ def size_curve(curve: SizeCurve, loss: float = 0.001, network: float | None = No
     return figure
 
 
-@styled
+@style()
 def effect_curves(points: Sequence[EffectPoint], items: int, upper: float) -> Figure:
     """B_sigma of eq. 15 with a band of two errors, and the measured L(sigma) - L(0), for each item, against sigma.
 
     `upper` is where the believable range ends.
     """
-    figure, (axis,) = new_figure(1, COLUMN * 1.35, COLUMN)
+    figure, (axis,) = new_figure(COLUMN * 1.35, COLUMN)
     last = max(points, key=lambda point: point.sigma)
     rate, error = (value / last.sigma**2 / items for value in (last.predicted, last.predicted_error))
     sigmas = [last.sigma * step / CURVE_STEPS for step in range(CURVE_STEPS + 1)]
@@ -257,13 +238,13 @@ def effect_curves(points: Sequence[EffectPoint], items: int, upper: float) -> Fi
     return figure
 
 
-@styled
+@style()
 def overfitting_scatter(probe: OverfittingProbe) -> Figure:
     """Figure 3 (b-d): overfitting against the PEP effect, sigma* and the effect rate; every checkpoint is shown."""
     from peppermill.evaluation.overfitting import NAMES  # here, because it imports the curvature code
 
     shown = ("pep_effect", "sigma", "effect_rate")
-    figure, axes = new_figure(len(shown), 2.35 * len(shown), 2.5)
+    figure, axes = new_figure(2.35 * len(shown), 2.5, columns=len(shown))
     overfitting = [point.overfitting for point in probe.points]
     for axis, name in zip(axes, shown, strict=True):
         values = [getattr(point, name) for point in probe.points]

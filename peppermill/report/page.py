@@ -6,23 +6,26 @@ import base64
 import gzip
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from peppermill.evaluation.scores import row_of
+from peppermill.evaluation.scores import number, row_of, signed, with_unit
 from peppermill.plumbing.files import write_atomically
 from peppermill.plumbing.optional import importing
 from peppermill.recipe import versions
-from peppermill.report.payload import payload
-from peppermill.report.run import Run, plain, read_run
-from peppermill.report.verdict import by_prominence, heading
-from peppermill.report.view import amount, compared, view
+from peppermill.report.payload import TOP_CLASSES, class_name, payload
+from peppermill.report.run import Run, fitted_text, plain, read_run, score_columns
+from peppermill.report.verdict import by_prominence, heading, judged, outcome, p_words, verdict
+from peppermill.uncertainty import CLASS_UNCERTAINTIES
 
 #: A report is made from a run, or from the file that `write_run` wrote.
 Source: TypeAlias = Run | str | Path
+
+LOSSES = (0.01, 0.003, 0.001)  # of NLL
 
 
 def write_report(runs: Source | Sequence[Source], path: str | Path = "report.html") -> Path:
@@ -34,20 +37,13 @@ def write_report(runs: Source | Sequence[Source], path: str | Path = "report.htm
     if not sources:
         raise ValueError("`runs` is empty: give at least one run, or the path of a run file.")
     jinja2, safe = import_module("jinja2"), import_module("markupsafe").Markup
-    environment = jinja2.Environment(
-        loader=jinja2.FunctionLoader(_asset),
-        autoescape=True,  # every text is escaped unless it is marked as safe
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {"amount": amount, "count": "{:,}".format}
+    templates = environment()
     contents, articles, drawn = [], [], []
     for k, source in enumerate(sources):
         content = json.loads(json.dumps(plain(source))) if isinstance(source, Run) else read_run(source)
         try:
             drawn.append(payload(content))
-            articles.append(safe(environment.get_template("run.html").render(run=view(content), index=k)))
+            articles.append(safe(article(templates, content, drawn[-1], k)))
         except (KeyError, TypeError, ValueError, IndexError, AttributeError, jinja2.TemplateError) as error:
             name = "the run" if isinstance(source, Run) else source
             raise ValueError(
@@ -60,15 +56,14 @@ def write_report(runs: Source | Sequence[Source], path: str | Path = "report.htm
     script = "\n".join(_asset(name) for name in ("figures.js", "page.js"))
     digests = (base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (script, library))
     allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
-    several = compared(contents) if len(contents) > 1 else []
+    several = [compared(content) for content in contents] if len(contents) > 1 else []
     names = by_prominence(dict.fromkeys(name for row in several for name in row["scores"]))
     formats = {name: ".1%" if row_of(name).percent else ".3f" for name in names}
-    page = environment.get_template("page.html").render(
+    page = templates.get_template("page.html").render(
         titles=[str(content["title"]) for content in contents],
         articles=articles,
         comparison=several,
-        scores={name: heading(name) for name in names},
-        headlines=[name for name in names if row_of(name).headline],
+        scores=names,
         payload=safe(in_script({"runs": drawn, "compared": several, "formats": formats})),
         library=safe(base64.b64encode(gzip.compress(library.encode(), 9, mtime=0)).decode()),
         script=safe(script),
@@ -79,6 +74,78 @@ def write_report(runs: Source | Sequence[Source], path: str | Path = "report.htm
     )
     write_atomically(path, page)
     return Path(path)
+
+
+def environment() -> Any:
+    """The templates, which show the content of run files; these functions turn its numbers into texts."""
+    jinja2 = import_module("jinja2")
+    made = jinja2.Environment(
+        loader=jinja2.FunctionLoader(_asset),
+        autoescape=True,  # every text is escaped unless it is marked as safe
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    texts = (amount, enough, fitted_text, heading, number, outcome, p_words, place, row_of, signed, with_unit, words)
+    made.filters |= {function.__name__: function for function in texts} | {"count": "{:,}".format}
+    made.globals |= {"class_name": class_name, "shown_classes": TOP_CLASSES, "measures": CLASS_UNCERTAINTIES}
+    return made
+
+
+def article(templates: Any, content: Mapping[str, Any], drawn: Mapping[str, Any], index: int = 0) -> str:
+    """One run: verdict, table of methods, items, panels, provenance."""
+    methods, scales = content["methods"], {}  # the range of each column's intervals
+    for name in methods[0]["scores"]["estimates"] if methods else ():
+        ends = [m["scores"]["estimates"][name][key] for m in methods for key in ("lower", "value", "upper")]
+        known = [end for end in ends if end is not None] or [0.0]
+        scales[name] = min(known), max(known)
+    shown: str = templates.get_template("run.html").render(
+        run={**dict.fromkeys(field.name for field in fields(Run)), **content},
+        index=index,
+        verdict=verdict(content),
+        drawn=drawn,
+        columns=score_columns(content) if methods else (),
+        scales=scales,
+    )
+    return shown
+
+
+def place(value: float | None, scale: tuple[float, float]) -> float:
+    """Where a value lies on a scale, in percent."""
+    low, high = scale
+    return 0.0 if value is None or high <= low else round(100 * (value - low) / (high - low), 2)
+
+
+def enough(sizes: Mapping[str, Any]) -> str:
+    """How many members are enough for each of three losses, where fewer than all are."""
+    rows, size = list(zip(sizes["sizes"], sizes["loss"], strict=True)), sizes["sizes"][-1]
+    fewest = {most: next(k for k, loss in rows if loss["upper"] <= most) for most in LOSSES}
+    parts = [f"{k} lose{'s' if k == 1 else ''} at most {most:g}" for most, k in fewest.items() if k < size]
+    return ", ".join(parts) or f"any fewer lose more than {LOSSES[0]:g}"
+
+
+def amount(value: float | None) -> str:
+    """A number to three digits; a dash if it is not known."""
+    return "–" if value is None else f"{value:.3g}".replace("-", "−")
+
+
+def words(value: Any) -> str:
+    """A setting as text."""
+    if value is None:
+        return "none"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def compared(content: Mapping[str, Any]) -> dict[str, Any]:
+    """One of several runs: the judged method before and after."""
+    row: dict[str, Any] = {"title": str(content["title"]), "method": None, "passes": None, "sigma": None, "scores": {}}
+    if method := judged(content):
+        row |= {"method": method["name"], "passes": method["forward_passes"], "sigma": method["fitted"].get("sigma")}
+        for name, difference in method["comparison"]["differences"].items():
+            before, after = (m["scores"]["estimates"][name]["value"] for m in (content["methods"][0], method))
+            found = outcome(name, difference, method["scores"]["level"])
+            row["scores"][name] = {"before": before, "after": after, "p_value": difference["p_value"], "outcome": found}
+    return row
 
 
 def in_script(value: Any) -> str:

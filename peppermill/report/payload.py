@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -22,7 +23,7 @@ def payload(content: Mapping[str, Any]) -> dict[str, Any]:
     sizes, first = content.get("sizes"), content["methods"][0] if content["methods"] else None
     by_size = sizes and dict(zip(sizes["sizes"], sizes["nll"], strict=True))
     network = first and first["scores"]["estimates"]["nll"]["value"]
-    found: dict[str, Any] = rounded(
+    text = json.dumps(
         {
             "sweep": _sweep(content),
             "methods": [method["reliability"] for method in content["methods"]],
@@ -38,6 +39,9 @@ def payload(content: Mapping[str, Any]) -> dict[str, Any]:
                 "rule": content.get("abstention"),
             },
         }
+    )
+    found: dict[str, Any] = json.loads(
+        text, parse_float=lambda digits: float(f"{float(digits):.8g}"), parse_constant=lambda nan_or_infinity: None
     )
     return found
 
@@ -68,17 +72,6 @@ def worth_seeing(ensemble: Sequence[float]) -> tuple[float, float]:
     return base - span, top + 0.25 * span
 
 
-def rounded(value: Any) -> Any:
-    """The same structure with its numbers to eight digits; NaN and infinity become None."""
-    if isinstance(value, Mapping):
-        return {key: rounded(part) for key, part in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [rounded(part) for part in value]
-    if not isinstance(value, float):
-        return value
-    return float(f"{value:.8g}") if math.isfinite(value) else None
-
-
 def _sweep(content: Mapping[str, Any]) -> Any:
     if not content.get("sweep"):
         return None
@@ -94,7 +87,7 @@ def _sweep(content: Mapping[str, Any]) -> Any:
         "members": [list(member) for member in zip(*members, strict=True)],
         "mean": [None if None in row else sum(row) / len(row) for row in members],
         "range": worth_seeing([value for value in ensemble if value is not None]),
-        "titles": {name: row_of(name).title for name in sweep_scores(points[0])},
+        "titles": {name: row_of(name).title for name in by_prominence(sweep_scores(points[0]))},
         "texts": [_texts(point, points[0]) for point in points],
         "reliability": [point["reliability"] for point in points],
     }
@@ -118,7 +111,7 @@ def _texts(point: Mapping[str, Any], network: Mapping[str, Any]) -> dict[str, An
 
 
 def _classes(content: Mapping[str, Any]) -> Any:
-    """The classes whose log-loss falls most and least, or all classes if there are few."""
+    """The classes whose log-loss falls most and least, or all classes if there are few; and the gain of all items."""
     effects = content.get("effects")
     if not effects:
         return None
@@ -129,6 +122,7 @@ def _classes(content: Mapping[str, Any]) -> Any:
     return {
         "names": [class_name(content, k) for k in shown],
         **{name: [classes[name][k] for k in shown] for name in ("items", "network", "ensemble")},
+        "gain": sum(classes["items"][k] * (classes["network"][k] - classes["ensemble"][k]) for k in known),
     }
 
 

@@ -15,7 +15,6 @@ from peppermill.ensemble import PepEnsemble
 from peppermill.evaluation.comparison import compare, compare_all
 from peppermill.evaluation.item_effects import effects_of, inputs_of, with_images
 from peppermill.evaluation.member_count import size_curve
-from peppermill.evaluation.scores import evaluate
 from peppermill.evaluation.sweep import Sweep, sweep_ensemble
 from peppermill.predictions import Predictions, likelihood_of, predict
 from peppermill.report.run import Run, method_of, plain, provenance
@@ -91,8 +90,9 @@ def record_run(
         method_of(
             name,
             found,
-            evaluate(found, bins=bins, seed=seed),
-            compared.get(name),
+            bins,
+            seed,
+            comparison=compared.get(name),
             fitted=fitted(predictors[name]),
             forward_passes=forward_passes(predictors[name]),
         )

@@ -21,9 +21,9 @@ from torch import Tensor, nn
 from peppermill.evaluation.comparison import Comparison
 from peppermill.evaluation.item_effects import Effects
 from peppermill.evaluation.member_count import SizeCurve
-from peppermill.evaluation.scores import Scores, column_of, number, p_text, row_of, signed
+from peppermill.evaluation.scores import Scores, column_of, evaluate, number, p_text, row_of, signed
 from peppermill.evaluation.sweep import Sweep, SweepPoint, sweep_table
-from peppermill.metrics import Reliability, reliability, risk_coverage_curve
+from peppermill.metrics import BINS, Reliability, reliability, risk_coverage_curve
 from peppermill.plumbing.display import Table, shows_table
 from peppermill.plumbing.files import read_json, write_atomically
 from peppermill.predictions import Predictions
@@ -132,16 +132,15 @@ def fitted_text(fitted: Mapping[str, float]) -> str:
     return ", ".join(f"{letters.get(name, name)} = {value:.3g}" for name, value in fitted.items())
 
 
-def method_of(
-    name: str, predictions: Predictions, scores: Scores, comparison: Comparison | None = None, **more: Any
-) -> Method:
+def method_of(name: str, predictions: Predictions, bins: int = BINS, seed: int = 0, **more: Any) -> Method:
     """A method from its predictions: the reliability table has the bins of its scores."""
+    scores = evaluate(predictions, bins=bins, seed=seed)
     if predictions.likelihood.name == "gaussian":
-        return Method(name, scores, None, comparison, **more)
-    table = reliability(predictions.log_probs, predictions.labels, scores.bins)
+        return Method(name, scores, None, **more)
+    table = reliability(predictions.log_probs, predictions.labels, bins)
     risk = risk_coverage_curve(predictions.log_probs, predictions.labels)[1].tolist()
     risks = tuple(risk[math.ceil(len(risk) * step / COVERAGES) - 1] for step in range(1, COVERAGES + 1))
-    return Method(name, scores, table, comparison, **more, risks=risks)
+    return Method(name, scores, table, **more, risks=risks)
 
 
 def write_run(run: Run, path: str | Path) -> None:

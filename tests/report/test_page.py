@@ -131,6 +131,8 @@ def test_several_runs_are_compared_and_each_has_its_details(run, tmp_path):
     drawn = json.loads(found.scripts[0])["compared"]
     assert [row["method"] for row in drawn] == ["PEP", "PEP", None]
     assert drawn[0]["scores"]["nll"]["after"] == run.methods[2].scores.nll.value
+    before, after = (f"{method.scores.nll.value:.4f}" for method in (run.methods[0], run.methods[2]))
+    assert f"PEP {before} → {after}p" in squeezed(found.text)
 
 
 def figures(found):

@@ -33,8 +33,8 @@ def run():
     one = pm.predict(network, (inputs, labels))
     other = pm.predict(nn.Sequential(network, nn.Tanh()).eval(), (inputs, labels))
     methods = (
-        method_of("network", one, pm.evaluate(one)),
-        method_of("other", other, pm.evaluate(other), pm.compare(one, other), fitted={"sigma": 0.1}, forward_passes=4),
+        method_of("network", one),
+        method_of("other", other, comparison=pm.compare(one, other), fitted={"sigma": 0.1}, forward_passes=4),
     )
     sweep = pm.sweep_sigma(network, (inputs, labels), [0.1, 0.2], size=2)
     return Run("seven items", {"size": 2, "path": None}, methods, sweep, provenance(seed=3))
@@ -87,14 +87,14 @@ def test_values_become_lists_dicts_and_finite_numbers(value, expected):
 def test_the_reliability_table_has_the_bins_of_the_scores():
     logits, labels = torch.randn(30, 3, generator=torch.Generator().manual_seed(0)), torch.arange(30) % 3
     found = pm.predict(nn.Identity().eval(), (logits, labels))
-    method = method_of("network", found, pm.evaluate(found, bins=7))
+    method = method_of("network", found, bins=7)
     assert torch.equal(method.reliability.count, reliability(found.log_probs, labels, bins=7).count)
     assert len(method.reliability.count) == 7
 
 
 def test_a_regression_has_no_reliability_table():
     found = pm.predict(nn.Identity().eval(), (torch.randn(9, 2), torch.randn(9)), likelihood="gaussian")
-    assert method_of("network", found, pm.evaluate(found)).reliability is None
+    assert method_of("network", found).reliability is None
 
 
 def test_provenance_says_versions_hardware_seed_commit_command_and_time():

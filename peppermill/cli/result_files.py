@@ -1,4 +1,4 @@
-"""`peppermill info`: what a file holds."""
+"""`peppermill report` and `peppermill info`: runs as one page, and what a file holds."""
 
 from __future__ import annotations
 
@@ -8,31 +8,38 @@ from typing import Annotated, Any
 
 import typer
 
+import peppermill as pm
 from peppermill import pep_json
 from peppermill.cli.console import say
 from peppermill.plumbing.files import read_object
 from peppermill.report import run as results
 
-EXAMPLES = "peppermill info pep.json"
+
+def report_command(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run files; several are compared.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Where to write the page.")] = Path("report.html"),
+) -> None:
+    """Write one self-contained HTML page from run files alone; neither model nor data are needed."""
+    pm.write_report(runs, out)
+    say(f"wrote {out} ({out.stat().st_size / 1e6:.1f} MB): open it in a browser.")
 
 
-def command(path: Annotated[Path, typer.Argument(metavar="FILE", help="A pep.json or a run.json.")]) -> None:
+def info_command(path: Annotated[Path, typer.Argument(metavar="FILE", help="A pep.json or a run.json.")]) -> None:
     """Show what an ensemble or a run file holds; neither model nor data are needed."""
     found = read_object(path)
     is_run = isinstance(found, dict) and found.get("format") == results.KIND
     del found  # it can be large
     content = results.read_run(path) if is_run else pep_json.read_content(path)
     try:
-        (_show_run if is_run else _show_ensemble)(content)
+        if not is_run:
+            _show_ensemble(content)
+            return
+        say(results.run_table(content))
+        if content["methods"] and content.get("sweep"):
+            say(results.run_table({**content, "methods": []}))
+        say(json.dumps({"settings": content["settings"], "provenance": content["provenance"]}, indent=2))
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise ValueError(f"{path} is damaged ({type(error).__name__}: {error}): write it again.") from error
-
-
-def _show_run(content: dict[str, Any]) -> None:
-    say(results.run_table(content))
-    if content["methods"] and content.get("sweep"):
-        say(results.run_table({**content, "methods": []}))
-    say(json.dumps({"settings": content["settings"], "provenance": content["provenance"]}, indent=2))
 
 
 def _show_ensemble(content: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""`peppermill evaluate`: the network, and the ensemble beside it, on labelled data."""
+"""`peppermill evaluate` and `peppermill abstain`: how good predictions are on test data, and which of them to keep."""
 
 from __future__ import annotations
 
@@ -8,24 +8,17 @@ from typing import Annotated
 
 import typer
 
+import peppermill as pm
 from peppermill.cli import options, which_items
 from peppermill.cli.console import say
 from peppermill.data import Batches
 from peppermill.distributed.group import rank
-from peppermill.evaluation.abstention import load_abstention
 from peppermill.likelihood import likelihood_named
 from peppermill.plumbing.files import refuse_unwritable
-from peppermill.report.record import record_run, sweep_around
-from peppermill.report.run import write_run
 from peppermill.sources.image_folder import lines_of
 
-EXAMPLES = (
-    "peppermill evaluate python:my_models:resnet npz:test.npz --weights resnet.safetensors --pep pep.json --sweep "
-    "npz:validation.npz --out run.json"
-)
 
-
-def command(
+def evaluate_command(
     context: typer.Context,
     network: options.Network,
     data: options.Data,
@@ -53,29 +46,59 @@ def command(
         settings |= {"split": asdict(ensemble.recipe.split), "all items": all_items}
     swept = None
     if sweep and ensemble:
-        tuned = which_items.tuned(sweep, source, ensemble)
-        swept = sweep_around(ensemble, tuned, bins=bins, batch_size=predictor.batch_size)
+        tuned = which_items.labelled(sweep, source, ensemble)
+        swept = pm.sweep_around(ensemble, tuned, bins=bins, batch_size=predictor.batch_size)
     likelihood = likelihood_named(predictor.likelihood) if predictor.likelihood else None
     rivals = [pep for pep in (ensemble.one_pass, ensemble) if pep] if ensemble else []
-    run = record_run(
+    run = pm.record_run(
         {"network": source.model, **{rival.method: rival for rival in rivals}},
         Batches(labelled, source.model, batch_size=predictor.batch_size),
         title=f"{network.model} on {data}",
         sweep=swept,
         class_names=lines_of(class_names, "a file of classes", "the name of a class") if class_names else names,
         settings=settings,
-        likelihood=likelihood or (ensemble.likelihood if ensemble else None),
+        likelihood=likelihood,
         bins=bins,
         seed=seed,
         images=images,
-        rule=load_abstention(rule, ensemble or source.model, likelihood=likelihood) if rule else None,
+        rule=pm.load_abstention(rule, ensemble or source.model, likelihood=likelihood) if rule else None,
     )
     if rank():
         return
     if out:
-        write_run(run, out)
+        pm.write_run(run, out)
     say(run)
     if run.sizes:
         say(run.sizes.enough())
     if out:
         say(f"wrote {out}. Next: peppermill report {out}")
+
+
+def abstain_command(
+    network: options.Network,
+    data: options.Data,
+    predictor: options.EnsembleFile,
+    out: Annotated[Path, typer.Option(help="Where to write the rule, for `pm.load_abstention`.")] = Path("rule.json"),
+    risk: Annotated[float, typer.Option(help="The error rate of what is kept, at most.")] = 0.01,
+    confidence: Annotated[float, typer.Option(help="With which this is promised.")] = 0.95,
+) -> None:
+    """Find the confidence above which at most --risk of the predictions are wrong.
+
+    Items on which sigma was tuned are left out. Exit code 1 and no file: nothing can be promised at this risk.
+    """
+    refuse_unwritable(out)
+    source = network.source()
+    pep = predictor.ensemble(source.model)
+    items, _ = which_items.testing(data, source, pep, False)
+    batches = Batches(items, source.model, batch_size=predictor.batch_size)
+    likelihood = likelihood_named(predictor.likelihood) if predictor.likelihood else None
+    rule = pm.abstain(pep or source.model, batches, risk=risk, confidence=confidence, likelihood=likelihood)
+    if rank():
+        return
+    if not rule.coverage:
+        raise typer.Exit(1)
+    rule.save(out)
+    say(
+        f"wrote {out}: keep predictions with a confidence above {rule.threshold:.4g}, {100 * rule.coverage:.4g} % of "
+        f"these items; at most {100 * risk:g} % of such are wrong, with {100 * confidence:g} % confidence"
+    )

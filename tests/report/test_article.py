@@ -1,11 +1,17 @@
-"""The texts and numbers behind the page, from the content of a run whose every number is known."""
+"""The texts of the page and the numbers behind its figures, from the content of a run whose every number is known."""
+
+import re
 
 import pytest
 
+from peppermill.report.page import article, compared, environment
 from peppermill.report.payload import payload
-from peppermill.report.view import compared, view
+from peppermill.report.verdict import judged
+
+from .test_page import Reader, squeezed
 
 LEVEL = 0.9
+TEMPLATES = environment()
 
 
 def method(name, value, difference=None, temperature=None):
@@ -37,37 +43,45 @@ def content(*methods, **panels):
     return {"title": "a run", "methods": list(methods), "settings": {}, "provenance": {}, **panels}
 
 
+def shown(content):
+    return Reader(article(TEMPLATES, content, payload(content)))
+
+
+def whiskers(found):
+    """Where each interval of the table begins, how wide it is, and where its value lies, in percent."""
+    styles = [attrs["style"] for tag, attrs in found.elements if tag in ("i", "b") and "style" in attrs]
+    numbers = [[float(part) for part in re.findall(r":([\d.]+)%", style)] for style in styles]
+    return [tuple(bar + mark) for bar, mark in zip(numbers[::2], numbers[1::2], strict=True)]
+
+
 @pytest.mark.parametrize("others", [1, 2])
 def test_the_table_says_what_its_intervals_and_tests_are(others):
     """Several methods beside the first are several tests, which are corrected for."""
     methods = [method("network", 1.0), *(method(f"other {k}", 0.8, -0.2) for k in range(others))]
-    shown = view(content(*methods))["table"]
-    assert (shown["level"], shown["first"], shown["tested"]) == (90, "network", "1,200")
-    assert shown["several"] is (others == 2)
+    text = squeezed(shown(content(*methods)).text)
+    assert "1,200 test items. In brackets 90 % bootstrap intervals; below them the paired difference from the" in text
+    assert "from the network on the same items" in text
+    assert ("corrected for the number of methods (Holm)" in text) is (others == 2)
 
 
 def test_intervals_lie_on_the_scale_of_their_column():
     """From 0.7, the lower end of the second, to 1.1, the upper end of the first: 1.0 is at three quarters."""
-    rows = view(content(method("network", 1.0), method("PEP", 0.8, -0.2)))["table"]["rows"]
-    first, second = (row["cells"][0]["at"] for row in rows)
-    assert first == pytest.approx({"lower": 50, "value": 75, "upper": 100})
-    assert second == pytest.approx({"lower": 0, "value": 25, "upper": 50})
-    difference = rows[1]["cells"][0]["difference"]
-    assert (difference["text"], difference["interval"]) == ("−0.2000", "[−0.3000, +0.1000]")
+    found = shown(content(method("network", 1.0), method("PEP", 0.8, -0.2)))
+    assert whiskers(found) == [pytest.approx((50, 50, 75)), pytest.approx((0, 50, 25))]
+    assert "0.8000[0.7000, 0.9000] −0.2000[−0.3000, +0.1000]p\u00a0=\u00a00.20" in re.sub(r"[ \n]+", " ", found.text)
 
 
 def test_one_value_has_no_scale():
     alone = method("network", 1.0)
     alone["scores"]["estimates"]["nll"] = {"value": 1.0, "lower": 1.0, "upper": 1.0}
-    assert view(content(alone))["table"]["rows"][0]["cells"][0]["at"] == {"lower": 0, "value": 0, "upper": 0}
+    assert whiskers(shown(content(alone))) == [(0, 0, 0)]
 
 
 @pytest.mark.parametrize(("temperature", "tempered"), [(1.0, False), (1.3, True)])
 def test_effects_say_whether_a_temperature_is_in_them(temperature, tempered):
-    found = view(content(method("network", 1.0), effects=effects([0.1, -0.2], temperature)))["effects"]
-    assert found["tempered"] is tempered
-    assert found["corrected"] == "1 mistake is corrected"
-    assert found["spoiled"] == "2 new ones are made"
+    text = squeezed(shown(content(method("network", 1.0), effects=effects([0.1, -0.2], temperature))).text)
+    assert ("The ensemble’s mark includes its temperature" in text) is tempered
+    assert "1 mistake is corrected and 2 new ones are made." in text
 
 
 @pytest.mark.parametrize(
@@ -83,8 +97,9 @@ def test_of_many_classes_the_eight_most_helped_and_the_eight_most_hurt_are_drawn
 
 @pytest.mark.parametrize(("gains", "why"), [([1.0, -0.2], True), ([0.1, -0.2], False)])
 def test_a_gain_of_few_items_that_outweighs_the_loss_of_many_is_explained(gains, why):
-    found = view(content(method("network", 1.0), effects=effects(gains)))["effects"]
-    assert ("being less sure costs a little where the network was right" in found["lost"]) is why
+    text = squeezed(shown(content(method("network", 1.0), effects=effects(gains))).text)
+    assert ("loses for 4 (being less sure costs a little where the network was right" in text) is why
+    assert ("loses for 4;" in text) is not why
 
 
 @pytest.mark.parametrize(
@@ -99,23 +114,17 @@ def test_a_gain_of_few_items_that_outweighs_the_loss_of_many_is_explained(gains,
 )
 def test_a_card_says_what_became_of_its_item(before, after, said, kind):
     one = {"item": 7, "label": 2, "before": before, "after": after, "network": 0.25, "ensemble": 0.5, "members": [0.5]}
-    shown = effects([0.1]) | {"helped": [one]}
-    named = content(method("network", 1.0), effects=shown, class_names=["cat", "dog", "ship"])
-    [(_, title, [card])] = view(named)["effects"]["kinds"]
-    assert (title, card["label"], card["said"], card["kind"]) == ("Most helped", "ship", said, kind)
-    assert (card["network"], card["ensemble"]) == ("25.0 %", "50.0 %")
+    changed = effects([0.1]) | {"helped": [one]}
+    named = content(method("network", 1.0), effects=changed, class_names=["cat", "dog", "ship"])
+    assert f"Most helped ship {said} {kind} 25.0 % → 50.0 % By class" in squeezed(shown(named).text)
 
 
 def test_runs_are_compared_by_the_method_that_their_verdicts_are_about():
     """Of two methods with noise that of the smaller NLL, against the first."""
     methods = [method("network", 1.0), method("PEP", 0.8, -0.2, 1.0), method("PEP with T", 0.7, -0.3, 1.3)]
-    assert view(content(*methods))["judged"]["name"] == "PEP with T"
-    [row, empty] = compared([content(*methods), content()])
-    assert (row["method"], row["sigma"], row["scores"]["nll"]["texts"]) == (
-        "PEP with T",
-        0.1,
-        ["1.0000", "0.7000"],
-    )
+    assert judged(content(*methods))["name"] == "PEP with T"
+    row, empty = compared(content(*methods)), compared(content())
+    assert (row["method"], row["sigma"]) == ("PEP with T", 0.1)
     assert (row["scores"]["nll"]["before"], row["scores"]["nll"]["after"]) == (1.0, 0.7)
     assert (empty["method"], empty["scores"]) == (None, {})
 
