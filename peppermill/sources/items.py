@@ -131,11 +131,11 @@ class Items(Dataset[Any]):
     def _read(self, items: Iterable[int]) -> list[Any]:
         """What `scale` or the network takes, for each item; a text that says why for an item that cannot be read."""
         rows = [self._row(item) for item in items]
-        new = {row: item for row, item in zip(rows, items, strict=True) if row not in self.decoded}
+        new = {row: item for row, item in zip(rows, items, strict=True) if row not in self.decoded.entries}
         fresh = dict(zip(new, self._fresh(new.values()), strict=True))
         for row, found in fresh.items():
             if not isinstance(found, str):
-                self.decoded.added(found, row)
+                self.decoded.add(row, found)
         return [fresh[row] if row in fresh else self.decoded[row] for row in rows]
 
     def _row(self, item: int) -> int:

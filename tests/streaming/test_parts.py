@@ -122,7 +122,7 @@ def test_predict_proba_keeps_the_layout_of_the_network(x):
 
 @pytest.mark.parametrize(
     ("data", "error", "match"),
-    [([], ValueError, "`data` has no items"), ("text", TypeError, "`data` is a str: give an array, a DataLoader")],
+    [([], ValueError, "`data` has no items"), ("text", TypeError, "`data` is a str: give a DataLoader")],
 )
 def test_predict_proba_refuses_what_are_no_data(pep, data, error, match):
     with pytest.raises(error, match=match):
@@ -227,12 +227,12 @@ def test_no_items_are_an_error(pep, tmp_path, data):
 @pytest.mark.parametrize(
     ("data", "error", "match"),
     [
-        ("text", TypeError, "`data` is a str: give an array, a DataLoader"),
+        ("text", TypeError, "`data` is a str: give a DataLoader"),
         (DataLoader(TensorDataset(torch.zeros(9, 5)), shuffle=True), ValueError, "`data` is shuffled"),
         (
             (torch.zeros(3, 5), torch.zeros(2)),
             ValueError,
-            "needs arrays of one length, but theirs are 2, 3",
+            "`data` has 3 inputs and 2 labels: each input needs one label",
         ),
         (torch.full((3, 5), torch.nan), ValueError, "the prediction for item 0 is NaN"),
     ],
