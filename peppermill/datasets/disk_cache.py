@@ -25,14 +25,14 @@ FREE_SHARE = 1 / 10  # of the disk stays free for others
 
 
 class DiskCache:
-    """Nests of tensors, such as batches, by number, read as often as needed."""
+    """Nests of tensors, such as batches, by key, read as often as needed."""
 
     def __init__(self) -> None:
-        self.entries: dict[int, tuple[int, Any]] = {}  # place in the file; the nest with empty tensors for full ones
+        self.entries: dict[Any, tuple[int, Any]] = {}  # place in the file; the nest with empty tensors for full ones
         self.size = 0
         self.file: Any = None
 
-    def add(self, number: int, nest: Any) -> bool:
+    def add(self, key: Any, nest: Any) -> bool:
         """Whether the disk had room for one entry more."""
         try:
             folder = spare_folder()
@@ -47,12 +47,12 @@ class DiskCache:
             self.file.flush()
         except OSError:
             return False
-        self.entries[number] = entry
+        self.entries[key] = entry
         self.size += bytes_of(nest)
         return True
 
-    def __getitem__(self, number: int) -> Any:
-        place, nest = self.entries[number]
+    def __getitem__(self, key: Any) -> Any:
+        place, nest = self.entries[key]
         self.file.seek(place)
         return map_tensors(self._read, nest)
 

@@ -114,16 +114,16 @@ def _table(datasets: Any, origin: str, rest: str, config: str | None, streaming:
             f"{origin} could not be loaded ({reason}): give a local folder, or a data set of the hub, with a network "
             "connection."
         ) from error
-    if not isinstance(found, Mapping):
-        if split not in ("", str(found.split)):
-            raise ValueError(f"{origin}: these data have no splits: leave `:{split}` out.")
-        return found.to_iterable_dataset() if streaming and is_saved else found
-    split = next(iter(found)) if not split and len(found) == 1 else split
-    if split not in found:
-        raise ValueError(
-            f"{origin}: say which split, as in `hf:NAME:{next(iter(found))}`; there are {', '.join(found)}."
-        )
-    return found[split].to_iterable_dataset() if streaming and is_saved else found[split]
+    if isinstance(found, Mapping):
+        split = next(iter(found)) if not split and len(found) == 1 else split
+        if split not in found:
+            raise ValueError(
+                f"{origin}: say which split, as in `hf:NAME:{next(iter(found))}`; there are {', '.join(found)}."
+            )
+        found = found[split]
+    elif split not in ("", str(found.split)):
+        raise ValueError(f"{origin}: these data have no splits: leave `:{split}` out.")
+    return found.to_iterable_dataset() if streaming and is_saved else found
 
 
 def _columns(
@@ -175,6 +175,6 @@ def _labels(
             f"{origin}: the class {moved[0]} has another number in the network, and {unknown[0]} is none of its "
             "classes: give the classes of the data the names that the network has for them."
         )
-    return (
-        (labels, names) if unknown else (torch.tensor([class_names.index(name) for name in names])[labels], class_names)
-    )
+    if unknown:
+        return labels, names
+    return torch.tensor([class_names.index(name) for name in names])[labels], class_names

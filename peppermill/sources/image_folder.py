@@ -226,10 +226,8 @@ def lines_of(path: Path, what: str, content: str) -> list[str]:
 def _rows(path: Path) -> dict[str, str]:
     rows: dict[str, str] = {}
     for number, line in enumerate(lines_of(path, "a file of labels", "a name and a label, as in `a.jpg,3`,"), start=1):
-        if "\t" in line:
-            cells = line.split("\t")
-        else:
-            cells = next(csv.reader([line])) if "," in line else line.rsplit(maxsplit=1)
+        mark = next((mark for mark in "\t," if mark in line), None)
+        cells = next(csv.reader([line], delimiter=mark)) if mark else line.rsplit(maxsplit=1)
         cells = [cell.strip() for cell in cells] or [""]
         if not line.strip() or (number == 1 and cells[0].lower() in HEADERS):
             continue

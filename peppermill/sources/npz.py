@@ -42,7 +42,16 @@ def data(path: str, prepare: object = None, class_names: object = None, needs_la
             )
         wanted = [*(named or ["x"]), *({"y"} & {*file.files})]
         headers = {name: header for name in wanted if (header := _header(file.zip, name))}
-        _refuse_unread(path, headers)
+        if len({header.shape[0] for header in headers.values()}) > 1:
+            found = ", ".join(f"{name} {header.shape[0]:,}" for name, header in headers.items())
+            raise ValueError(f"the arrays of {path} have different lengths ({found}): each input needs one label.")
+        # Zeros compress a thousandfold, so the size of the file says little.
+        size = sum(header.size for header in headers.values() if header.place is None)
+        if hasattr(os, "sysconf") and size > os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"):
+            raise ValueError(
+                f"the arrays of {path} take {size / 1e9:,.0f} GB, more than this machine has: save them with "
+                "`np.savez`, which does not compress them, and they are read piece by piece."
+            )
         arrays = {name: _array(path, file, name, headers.get(name)) for name in wanted}
         inputs = {name.removeprefix("x."): arrays[name] for name in named} or arrays["x"]
         return (inputs, arrays["y"]) if "y" in arrays else inputs
@@ -72,23 +81,6 @@ def _header(archive: zipfile.ZipFile, name: str) -> Header | None:
         if shape and kind.kind in NUMBERS:
             return Header(info.file_size, place if stored else None, shape, columns_first, kind)
     return None
-
-
-def _refuse_unread(path: str, headers: Mapping[str, Header]) -> None:
-    """Raise before the arrays are read if they differ in length or exceed the machine's memory.
-
-    Zeros compress a thousandfold, so the size of the file says little.
-    """
-    if len({header.shape[0] for header in headers.values()}) > 1:
-        found = ", ".join(f"{name} {header.shape[0]:,}" for name, header in headers.items())
-        raise ValueError(f"the arrays of {path} have different lengths ({found}): each input needs one label.")
-    size = sum(header.size for header in headers.values() if header.place is None)
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else size
-    if size > memory:
-        raise ValueError(
-            f"the arrays of {path} take {size / 1e9:,.0f} GB, more than this machine has: save them with `np.savez`, "
-            "which does not compress them, and they are read piece by piece."
-        )
 
 
 def _array(path: str, file: Mapping[str, np.ndarray], name: str, header: Header | None) -> np.ndarray:

@@ -61,25 +61,25 @@ def read_checkpoint(source: Checkpoint) -> dict[str, Tensor]:
 
 def load_weights(model: nn.Module, source: Checkpoint) -> None:
     """Put the weights of a file into the network, all of them and no others."""
-    of_keras = not isinstance(source, Mapping) and _is_of_keras(Path(source))
-    if of_keras and not hasattr(model, "load_weights"):
-        kind = type(model).__name__
-        raise ValueError(
-            f"{source} holds weights of Keras, and this {kind} is not a Keras model: name one with `keras:`."
-        )
-    state = {} if of_keras else _without_prefix(read_checkpoint(source), model)
-    what = "the state dict" if isinstance(source, Mapping) else source
-    for name, own in model.state_dict().items() if state else ():
+    what, kind = "the state dict" if isinstance(source, Mapping) else source, type(model).__name__
+    if not isinstance(source, Mapping) and _is_of_keras(Path(source)):
+        if not hasattr(model, "load_weights"):
+            raise ValueError(
+                f"{what} holds weights of Keras, and this {kind} is not a Keras model: name one with `keras:`."
+            )
+        try:
+            model.load_weights(source)  # type: ignore[operator]
+        except Exception as error:  # Keras raises anything
+            raise ValueError(f"{what} does not fit this {kind}: {reason(error)}") from error
+        return
+    state = _without_prefix(read_checkpoint(source), model)
+    for name, own in model.state_dict().items():
         if own.is_floating_point() and not state.get(name, own).is_floating_point():
             raise ValueError(f"{what} has {state[name].dtype} for `{name}`, which is {own.dtype}: save real numbers.")
     try:
-        if of_keras:
-            model.load_weights(source)  # type: ignore[operator]
-        else:
-            model.load_state_dict(state)
-    except Exception as error:  # Keras raises anything
-        why = reason(error) if of_keras else _first_complaint(error)
-        raise ValueError(f"{what} does not fit this {type(model).__name__}: {why}") from error
+        model.load_state_dict(state)
+    except RuntimeError as error:
+        raise ValueError(f"{what} does not fit this {kind}: {_first_complaint(error)}") from error
 
 
 def check_architecture(model: nn.Module, checkpoints: Mapping[str, Checkpoint]) -> None:
@@ -133,9 +133,7 @@ def _first_complaint(error: Exception) -> str:
         names = [*names[:2], f"{names[2]} and {len(names) - 3:,} others."]
     sizes = [re.findall(r"torch\.Size\(\[(\d+)", complaint) for complaint in complaints]
     classes = len(sizes) in (1, 2) and all(len(one) == 2 and one == sizes[0] and one[0] != one[1] for one in sizes)
-    cure = (
-        f" If these are the classes, say how many there are, as in `timm:NAME?classes={sizes[0][0]}`."
-        if classes
-        else ""
-    )
-    return ", ".join(names) + more + cure
+    complaint = ", ".join(names) + more
+    if classes:
+        complaint += f" If these are the classes, say how many there are, as in `timm:NAME?classes={sizes[0][0]}`."
+    return complaint
