@@ -8,11 +8,11 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Mapping
+from copy import deepcopy
 from pathlib import Path
 from typing import TypeAlias
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -37,20 +37,17 @@ def read_checkpoint(source: Checkpoint) -> dict[str, Tensor]:
         raise ValueError(
             f"{path} holds weights of Keras, which only a Keras model can read: save the `state_dict()` as safetensors."
         )
-    if path.suffix == ".safetensors" or start[8:] == b"{":
-        try:
-            return dict(load_file(path))
-        except SafetensorError as error:
-            raise ValueError(f"{path} is not a safetensors file, or is truncated ({error}).") from error
+    is_safetensors = path.suffix == ".safetensors" or start[8:] == b"{"
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch warns of an archive of TorchScript, which is refused below
-            content = torch.load(path, map_location="cpu", weights_only=True)
+            content = load_file(path) if is_safetensors else torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch's unpickler can raise anything on damaged bytes
         for word, cause in REFUSALS.items():
             if word in str(error):
                 raise ValueError(f"{path} {cause}: save `model.state_dict()` alone.") from error
-        raise ValueError(f"{path} is not a file that `torch.save` wrote, or is truncated ({reason(error)}).") from error
+        kind = "a safetensors file" if is_safetensors else "a file that `torch.save` wrote"
+        raise ValueError(f"{path} is not {kind}, or is truncated ({reason(error)}).") from error
     for key in STATE_KEYS:
         content = content[key] if isinstance(content, Mapping) and isinstance(content.get(key), Mapping) else content
     if not isinstance(content, Mapping) or not all(isinstance(value, Tensor) for value in content.values()):
@@ -59,9 +56,9 @@ def read_checkpoint(source: Checkpoint) -> dict[str, Tensor]:
     return {str(name): value for name, value in content.items()}
 
 
-def load_weights(model: nn.Module, source: Checkpoint) -> None:
-    """Put the weights of a file into the network, all of them and no others."""
-    what, kind = "the state dict" if isinstance(source, Mapping) else source, type(model).__name__
+def load_weights(model: nn.Module, source: Checkpoint, name: str = "the state dict") -> None:
+    """Put the weights of a file into the network, all of them and no others; weights in memory have a `name`."""
+    what, kind = name if isinstance(source, Mapping) else source, type(model).__name__
     if not isinstance(source, Mapping) and _is_of_keras(Path(source)):
         if not hasattr(model, "load_weights"):
             raise ValueError(
@@ -73,9 +70,9 @@ def load_weights(model: nn.Module, source: Checkpoint) -> None:
             raise ValueError(f"{what} does not fit this {kind}: {reason(error)}") from error
         return
     state = _without_prefix(read_checkpoint(source), model)
-    for name, own in model.state_dict().items():
-        if own.is_floating_point() and not state.get(name, own).is_floating_point():
-            raise ValueError(f"{what} has {state[name].dtype} for `{name}`, which is {own.dtype}: save real numbers.")
+    for key, own in model.state_dict().items():
+        if own.is_floating_point() and not state.get(key, own).is_floating_point():
+            raise ValueError(f"{what} has {state[key].dtype} for `{key}`, which is {own.dtype}: save real numbers.")
     try:
         model.load_state_dict(state)
     except RuntimeError as error:
@@ -83,20 +80,10 @@ def load_weights(model: nn.Module, source: Checkpoint) -> None:
 
 
 def check_architecture(model: nn.Module, checkpoints: Mapping[str, Checkpoint]) -> None:
-    """Refuse checkpoints if two of them differ in an array's name or shape, or the first from the network."""
-    known = {name: list(value.shape) for name, value in model.state_dict().items()}
-    against = f"the {type(model).__name__}"
-    for checkpoint, source in checkpoints.items():
-        state = _without_prefix(read_checkpoint(source), model)
-        found = {name: list(value.shape) for name, value in state.items()}
-        for name in [*known, *found]:
-            if known.get(name) == found.get(name):
-                continue
-            difference = f"`{name}` has shape {found.get(name)}, not {known.get(name)}"
-            if name not in found or name not in known:
-                difference = f"`{name}` is {'missing from it' if name in known else 'in it alone'}"
-            raise ValueError(f"{checkpoint} and {against} do not share an architecture: {difference}.")
-        against = checkpoint
+    """Raise if some of the checkpoints are not weights of this network."""
+    scratch = deepcopy(model)
+    for name, source in checkpoints.items():
+        load_weights(scratch, source, name)
 
 
 def _without_prefix(state: dict[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
