@@ -102,12 +102,10 @@ class Batches:
 
     def count_items(self) -> int | None:
         """The number of items of all processes together, if it is known without reading them."""
-        if isinstance(self.source, Arrays):
-            return len(self.source)
         if isinstance(self.source, list):
             return sum(len(split_batch(batch, self.argument)[1]) for batch in self.source)
-        dataset = getattr(self.source, "dataset", None)
-        return len(dataset) if isinstance(dataset, Sized) else None
+        items = self.source if isinstance(self.source, Arrays) else getattr(self.source, "dataset", None)
+        return len(items) if isinstance(items, Sized) else None
 
     def _on_device(self, batch: Batch) -> Batch:
         inputs, labels = batch

@@ -115,6 +115,17 @@ def test_data_without_batches_are_cut_into_batches_of_the_size_that_was_asked_fo
     assert lengths[-1] <= batch_size
 
 
+@pytest.mark.parametrize("mode", ["r", "c"])
+def test_a_mapped_array_gives_the_numbers_that_it_has_in_memory(tmp_path, mode):
+    np.save(tmp_path / "x.npy", X.numpy())
+    mapped = np.load(tmp_path / "x.npy", mmap_mode=mode)
+    expected = X
+    if mode == "c":
+        mapped += 1
+        expected = X + 1
+    assert torch.equal(joined(Batches((mapped, Y), batch_size=4))[0], expected)
+
+
 def test_a_pair_of_several_inputs_is_cut_as_one():
     ((left, right), labels), *_ = Batches(((X, X + 1), Y), batch_size=5)
     assert torch.equal(right, left + 1)

@@ -23,8 +23,12 @@ LOADER_OPTIONS = (
 
 
 def rows_of(array: np.ndarray, start: int, stop: int) -> Tensor:
-    """Some rows of an array, which may be mapped into memory: they are read, because mapped pages count as memory."""
-    if isinstance(array, np.memmap) and not isinstance(array.base, np.ndarray) and array.flags.c_contiguous:
+    """Some rows of an array. Those of a mapped file are read from it, because mapped pages count as memory.
+
+    A copy-on-write map (mode "c") may have been changed, so the file does not speak for it.
+    """
+    is_whole = not isinstance(array.base, np.ndarray) and array.flags.c_contiguous
+    if isinstance(array, np.memmap) and array.mode != "c" and is_whole:
         shape = (stop - start, *array.shape[1:])
         place = array.offset + start * (array.nbytes // len(array))
         found = np.fromfile(array.filename or "", array.dtype, int(np.prod(shape)), offset=place)

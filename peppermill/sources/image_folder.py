@@ -15,6 +15,7 @@ import csv
 import difflib
 import os
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -164,10 +165,8 @@ def read_labels(
         raise ValueError(f"{path} has no label for {named} of {len(names):,} pictures: add the lines.")
     texts = [rows[name] for name in names]
     for kind, dtype in ((int, torch.int64), (float, torch.float32)):
-        try:
+        with suppress(ValueError):
             return torch.tensor([kind(text) for text in texts], dtype=dtype), None
-        except ValueError:
-            continue
     numbers = [text for text in texts if text.lstrip("-").isdecimal()]
     if numbers:
         words = next(text for text in texts if text not in numbers)

@@ -58,7 +58,7 @@ def stream_of(data: Data | Inputs, batch_size: int = 500) -> Indexed | Sequentia
 def calls_of(network: nn.Module, data: Data | Inputs) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
     """The arguments of the network's call for each batch of any data."""
     device, dtype, batch = device_of(network), dtype_of(network), None
-    for batch in read_ahead(stream_of(data).read(lambda number: True)):
+    for batch in read_ahead(stream_of(data).read()):
         yield as_arguments(placed(batch.inputs, device, dtype))
     if batch is None:
         raise ValueError(NO_ITEMS)
@@ -76,7 +76,7 @@ class Indexed:
     def count(self) -> int:
         return -(-self.items // self.batch_size)  # also of a loader with `drop_last`, which would lose items
 
-    def read(self, wanted: Wanted) -> Iterator[NumberedBatch]:
+    def read(self, wanted: Wanted = lambda number: True) -> Iterator[NumberedBatch]:
         numbers, again = (filter(wanted, range(self.count)) for _ in range(2))
         spans = (range(k * self.batch_size, min((k + 1) * self.batch_size, self.items)) for k in again)
         if not isinstance(self.data, DataLoader):
@@ -101,7 +101,7 @@ class Sequential:
     items: int | None = field(default=None, init=False)
     count: int | None = field(default=None, init=False)
 
-    def read(self, wanted: Wanted) -> Iterator[NumberedBatch]:
+    def read(self, wanted: Wanted = lambda number: True) -> Iterator[NumberedBatch]:
         source = self.data
         if isinstance(source, Iterator):  # the first batch, which `fingerprint` reads, is put back
             head = list(islice(source, 1))

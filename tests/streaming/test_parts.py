@@ -283,6 +283,15 @@ def test_a_mapped_array_is_read_and_not_held(pep, x, tmp_path):
     )
 
 
+def test_changes_to_a_map_in_memory_count(pep, x, tmp_path):
+    """Of a copy-on-write map: the file still has the old numbers."""
+    np.save(tmp_path / "x.npy", x.numpy())
+    mapped = np.load(tmp_path / "x.npy", mmap_mode="c")
+    mapped *= 2
+    [found] = pm.stream(pep, mapped, batch_size=ITEMS, columns="probabilities")
+    np.testing.assert_allclose(found["probabilities"], pep.predict_proba(2 * x), atol=1e-6)
+
+
 def test_stream_gives_batches_as_they_come(pep, x):
     """Of data without end, as many as are asked for."""
 
