@@ -138,24 +138,23 @@ class Arrays:
 
 
 def as_batches(data: Data | Inputs, batch_size: int, argument: str = "data", needs_labels: bool = True) -> Any:
-    """What gives the batches of any data: Arrays, a DataLoader, or an iterable of the user's own.
-
-    Without labels the data are read once, so items that can be read by their rows are not put into a DataLoader.
-    """
+    """What gives the batches of any data: Arrays, a DataLoader, or an iterable of the user's own."""
     if batch_size < 1:
         raise ValueError(f"`batch_size={batch_size}` must be at least 1 item.")
-    is_pair = isinstance(data, tuple) and len(data) == 2 and isinstance(data[1], (Tensor, np.ndarray))
     is_bare = isinstance(data, (Tensor, np.ndarray, Mapping))
-    if is_pair or isinstance(data, TensorDataset) or (is_bare and not needs_labels):
+    is_pair = isinstance(data, tuple) and len(data) == 2 and isinstance(data[1], (Tensor, np.ndarray))
+    is_pair |= isinstance(data, TensorDataset) and len(data.tensors) > 1
+    if is_pair or (not needs_labels and (is_bare or isinstance(data, TensorDataset))):
         inputs, labels = split_inputs(getattr(data, "tensors", data))
         lengths: set[int] = set()
         map_arrays(lambda array: lengths.add(len(array)), inputs)
-        count = max(lengths, default=0) if labels is None else len(labels) if np.ndim(labels) else 0
-        if lengths != {count}:
-            found = ", ".join(map(str, sorted(lengths))) or "no"
-            raise ValueError(f"`{argument}` has {found} inputs and {count} labels: each input needs one label.")
-        return Arrays(inputs, labels, count, batch_size)
-    if not needs_labels and hasattr(data, "read_rows"):
+        items = max(lengths, default=0) if labels is None else len(labels) if np.ndim(labels) else 0
+        if lengths != {items}:
+            found = f"{', '.join(map(str, sorted(lengths))) or 'no'} inputs"
+            found += "" if labels is None else f" and {items} labels"
+            raise ValueError(f"`{argument}` has {found}: each input needs one label, and all arrays one length.")
+        return Arrays(inputs, labels, items, batch_size)
+    if not needs_labels and hasattr(data, "read_rows"):  # nothing is worth caching in a single pass
         return data
     if isinstance(data, Dataset) or hasattr(data, "__getitems__"):  # of Hugging Face, which are torch's in form only
         return DataLoader(data, batch_size=batch_size)  # type: ignore[arg-type]

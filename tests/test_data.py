@@ -336,7 +336,7 @@ def test_one_number_in_place_of_labels_is_refused(labels):
 
 
 def test_a_data_set_of_inputs_alone_is_refused():
-    with pytest.raises(TypeError, match=r"a batch of `data` is a tuple in which no labels were found"):
+    with pytest.raises(TypeError, match=r"a batch of `data` is a list in which no labels were found"):
         list(Batches(TensorDataset(X)))
 
 

@@ -23,12 +23,9 @@ LOADER_OPTIONS = (
 
 
 def rows_of(array: np.ndarray, start: int, stop: int) -> Tensor:
-    """Some rows of an array. Those of a mapped file are read from it, because mapped pages count as memory.
-
-    A copy-on-write map (mode "c") may have been changed, so the file does not speak for it.
-    """
+    """Some rows of an array; those of a mapped file are read from it, because mapped pages count as memory."""
     is_whole = not isinstance(array.base, np.ndarray) and array.flags.c_contiguous
-    if isinstance(array, np.memmap) and array.mode != "c" and is_whole:
+    if isinstance(array, np.memmap) and array.mode != "c" and is_whole:  # "c": the user may have changed it in memory
         shape = (stop - start, *array.shape[1:])
         place = array.offset + start * (array.nbytes // len(array))
         found = np.fromfile(array.filename or "", array.dtype, int(np.prod(shape)), offset=place)

@@ -71,8 +71,7 @@ def split_of(data: Data, validation: int, seed: int = 0, name: str = "") -> Spli
 def take(data: Data, rows: np.ndarray) -> Data:
     """The items of these rows, in the same form of data."""
     if hasattr(data, "take_rows"):
-        taken: Data = data.take_rows(rows)
-        return taken
+        return cast(Data, data.take_rows(rows))
     if isinstance(data, list):
         batches, start = [], 0
         for inputs, labels in Batches(data):
@@ -84,9 +83,8 @@ def take(data: Data, rows: np.ndarray) -> Data:
         return rebuild_loader(data, dataset=Subset(data.dataset, rows.tolist()))
     if isinstance(data, Dataset):
         return Subset(data, rows.tolist())
-    inputs, labels = data
     chosen = torch.from_numpy(rows)
-    return map_tensors(lambda t: t[chosen.to(t.device)], inputs), torch.as_tensor(labels)[chosen]
+    return cast(Data, map_tensors(lambda t: t[chosen.to(t.device)], data))
 
 
 def labels_of(data: Data) -> Tensor:

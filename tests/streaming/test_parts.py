@@ -234,6 +234,7 @@ def test_no_items_are_an_error(pep, tmp_path, data):
             ValueError,
             "`data` has 3 inputs and 2 labels: each input needs one label",
         ),
+        ({"a": torch.zeros(3, 5), "b": torch.zeros(2)}, ValueError, "has 2, 3 inputs: .* all arrays one length"),
         (torch.full((3, 5), torch.nan), ValueError, "the prediction for item 0 is NaN"),
     ],
 )
