@@ -53,19 +53,13 @@ def data(
             f"{origin} holds texts, and this model brings no tokenizer (or one that cannot pad short texts): use a "
             "text classifier of `hf:`, and put its tokenizer beside it with `tokenizer.save_pretrained(folder)`."
         )
-    settings = {"origin": origin, "prepare": prepare, "pictures": pictures, **reading(options)}
+    items_of = partial(Items, origin=origin, prepare=prepare, pictures=pictures, **reading(options))
     if streaming:
-        return HubStream(table, label, column, settings)
+        return HubStream(table, label, column, items_of)
     assert label is not None
     labels, classes = _labels(origin, table, label, class_names)
     inputs, names = table.select_columns([column]), [f"item {row}" for row in range(len(table))]
-    return Items(
-        names=names,
-        labels=labels,
-        load=lambda row: _raw(pictures, inputs[row][column]),
-        class_names=classes,
-        **settings,
-    )
+    return items_of(names=names, labels=labels, load=lambda row: _raw(inputs[row][column]), class_names=classes)
 
 
 @dataclass(frozen=True)
@@ -75,26 +69,25 @@ class HubStream:
     table: Any
     label: str | None
     column: str
-    settings: dict[str, Any]
+    items_of: Callable[..., Items]
 
     def in_batches(self, batch_size: int) -> Iterator[Items]:
         """The items of each batch, not decoded yet."""
         start = 0
         for found in self.table.iter(batch_size):
             raw = found[self.column]
-            yield Items(
+            yield self.items_of(
                 names=[f"item {start + row}" for row in range(len(raw))],
                 labels=torch.as_tensor(found[self.label] if self.label else [0] * len(raw)),
-                load=partial(lambda raw, row: _raw(self.settings["pictures"], raw[row]), raw),
+                load=lambda row, raw=raw: _raw(raw[row]),
                 labelled=self.label is not None,
-                **self.settings,
             )
             start += len(raw)
 
 
-def _raw(pictures: bool, found: Any) -> Any:
+def _raw(found: Any) -> Any:
     """A text, or a picture from its bytes or its file."""
-    if not pictures:
+    if isinstance(found, str):
         return found
     return picture(found["bytes"] if found["bytes"] is not None else Path(found["path"]))
 

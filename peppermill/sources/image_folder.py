@@ -14,7 +14,7 @@ from __future__ import annotations
 import csv
 import difflib
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -136,8 +136,9 @@ def _by_folder(
             f"{origin} has {what}: expected one sub-folder for each class, or a file of labels, as in "
             f"`{origin}?labels=labels.csv`."
         )
-    classes = classes_in_order(f"{origin}: the sub-folder", folders, class_names, named_by_user)
-    labels, order = numbered(classes, [name.partition("/")[0] for name in names]).sort(stable=True)
+    words = [name.partition("/")[0] for name in names]
+    labels, classes = numbered(f"{origin}: the sub-folder", words, class_names, named_by_user, folders)
+    labels, order = labels.sort(stable=True)
     return labels, classes, [names[k] for k in order.tolist()]
 
 
@@ -171,8 +172,7 @@ def read_labels(
     if numbers:
         words = next(text for text in texts if text not in numbers)
         raise ValueError(f"{path} has numbers ({numbers[0]}) and words ({words}) for labels: use one of them.")
-    classes = classes_in_order(f"{path}: the label", texts, class_names, named_by_user)
-    return numbered(classes, texts), classes
+    return numbered(f"{path}: the label", texts, class_names, named_by_user)
 
 
 def read_classes(path: Path) -> tuple[str, ...]:
@@ -186,30 +186,28 @@ def read_classes(path: Path) -> tuple[str, ...]:
     return tuple(names)
 
 
-def classes_in_order(
-    what: str, words: Collection[str], class_names: tuple[str, ...] | None, named_by_user: bool
-) -> tuple[str, ...]:
-    """The model's classes; if none of the words is one of them, the words, sorted; as numbers if all are numbers.
+def numbered(
+    what: str, words: list[str], class_names: tuple[str, ...] | None, named_by_user: bool, others: Sequence[str] = ()
+) -> tuple[Tensor, tuple[str, ...]]:
+    """The number of each word among the classes, and the classes, to which words may belong that label no picture.
 
-    If only some of the words are the model's, one is misspelled, and sorting them would give other numbers.
+    They are the model's; if none of the words is one of them, the words, sorted; as numbers if all are numbers. If only
+    some of the words are the model's, one is misspelled, and sorting them would give other numbers.
     """
-    strange = sorted(set(words) - set(class_names or ()))
-    if not class_names or (len(strange) == len(set(words)) and not named_by_user):
-        return tuple(sorted(set(words), key=(lambda w: (int(w), w)) if all(map(str.isdecimal, words)) else None))
-    if strange:
+    different = {*words, *others}
+    strange = sorted(different - set(class_names or ()))
+    if not class_names or (len(strange) == len(different) and not named_by_user):
+        by_number = all(map(str.isdecimal, different))
+        class_names = tuple(sorted(different, key=(lambda word: (int(word), word)) if by_number else None))
+    elif strange:
         near = difflib.get_close_matches(strange[0], class_names, n=1)
         meant = f" (did you mean {near[0]}?)" if near else ""
         raise ValueError(
             f"{what} {strange[0]} is not among the {len(class_names):,} classes{meant}: rename it, or name all classes "
             "in the network's order in a file, one on each line, with `?classes=FILE`."
         )
-    return class_names
-
-
-def numbered(classes: Sequence[str], words: Sequence[str]) -> Tensor:
-    """The number of each word among the classes."""
-    place = {name: k for k, name in enumerate(classes)}
-    return torch.tensor([place[word] for word in words])
+    place = {name: k for k, name in enumerate(class_names)}
+    return torch.tensor([place[word] for word in words]), class_names
 
 
 def lines_of(path: Path, what: str, content: str) -> list[str]:

@@ -32,22 +32,21 @@ def read_checkpoint(source: Checkpoint) -> dict[str, Tensor]:
     """The arrays of a file by name."""
     if isinstance(source, Mapping):
         return dict(source)
-    path, start = Path(source), _start(Path(source))
-    if _is_of_keras(path):
+    path, kind = Path(source), _kind(Path(source))
+    if kind == "keras":
         raise ValueError(
             f"{path} holds weights of Keras, which only a Keras model can read: save the `state_dict()` as safetensors."
         )
-    is_safetensors = path.suffix == ".safetensors" or start[8:] == b"{"
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch warns of an archive of TorchScript, which is refused below
-            content = load_file(path) if is_safetensors else torch.load(path, map_location="cpu", weights_only=True)
+            content = torch.load(path, map_location="cpu", weights_only=True) if kind == "torch" else load_file(path)
     except Exception as error:  # torch's unpickler can raise anything on damaged bytes
         for word, cause in REFUSALS.items():
             if word in str(error):
                 raise ValueError(f"{path} {cause}: save `model.state_dict()` alone.") from error
-        kind = "a safetensors file" if is_safetensors else "a file that `torch.save` wrote"
-        raise ValueError(f"{path} is not {kind}, or is truncated ({reason(error)}).") from error
+        expected = "a file that `torch.save` wrote" if kind == "torch" else "a safetensors file"
+        raise ValueError(f"{path} is not {expected}, or is truncated ({reason(error)}).") from error
     for key in STATE_KEYS:
         content = content[key] if isinstance(content, Mapping) and isinstance(content.get(key), Mapping) else content
     if not isinstance(content, Mapping) or not all(isinstance(value, Tensor) for value in content.values()):
@@ -59,7 +58,7 @@ def read_checkpoint(source: Checkpoint) -> dict[str, Tensor]:
 def load_weights(model: nn.Module, source: Checkpoint, name: str = "the state dict") -> None:
     """Put the weights of a file into the network, all of them and no others; weights in memory have a `name`."""
     what, kind = name if isinstance(source, Mapping) else source, type(model).__name__
-    if not isinstance(source, Mapping) and _is_of_keras(Path(source)):
+    if not isinstance(source, Mapping) and _kind(Path(source)) == "keras":
         if not hasattr(model, "load_weights"):
             raise ValueError(
                 f"{what} holds weights of Keras, and this {kind} is not a Keras model: name one with `keras:`."
@@ -96,16 +95,15 @@ def _without_prefix(state: dict[str, Tensor], model: nn.Module) -> dict[str, Ten
     return max(stripped, key=lambda one: len(set(one) & set(own)), default=state)
 
 
-def _is_of_keras(path: Path) -> bool:
-    """By its name, or because it begins as HDF5 does."""
-    return _start(path)[:8] == b"\x89HDF\r\n\x1a\n" or path.suffix in (".h5", ".hdf5", ".keras")
-
-
-def _start(path: Path) -> bytes:
+def _kind(path: Path) -> str:
+    """What a file of weights is, by its content or its name: "keras", "safetensors" or "torch"."""
     if not path.is_file():
         raise ValueError(f"there is no file {path}: give the path of the weights, a .safetensors, .pt or .h5 file.")
     with path.open("rb") as file:
-        return file.read(9)
+        start = file.read(9)
+    if start[:8] == b"\x89HDF\r\n\x1a\n" or path.suffix in (".h5", ".hdf5", ".keras"):
+        return "keras"
+    return "safetensors" if path.suffix == ".safetensors" or start[8:] == b"{" else "torch"
 
 
 def _first_complaint(error: Exception) -> str:
