@@ -115,6 +115,17 @@ def test_data_without_batches_are_cut_into_batches_of_the_size_that_was_asked_fo
     assert lengths[-1] <= batch_size
 
 
+@pytest.mark.parametrize("mode", ["r", "c"])
+def test_a_mapped_array_gives_the_numbers_that_it_has_in_memory(tmp_path, mode):
+    np.save(tmp_path / "x.npy", X.numpy())
+    mapped = np.load(tmp_path / "x.npy", mmap_mode=mode)
+    expected = X
+    if mode == "c":
+        mapped += 1
+        expected = X + 1
+    assert torch.equal(joined(Batches((mapped, Y), batch_size=4))[0], expected)
+
+
 def test_a_pair_of_several_inputs_is_cut_as_one():
     ((left, right), labels), *_ = Batches(((X, X + 1), Y), batch_size=5)
     assert torch.equal(right, left + 1)
@@ -216,6 +227,8 @@ def test_what_does_not_fit_and_is_not_kept_on_disk_is_read_in_each_pass(no_reser
     if why == "a full disk":
         monkeypatch.setattr("peppermill.datasets.disk_cache.FREE_SHARE", 2.0)
     elif why == "no folder":
+        (no_reserve / "file").touch()
+        monkeypatch.setenv("TMPDIR", str(no_reserve / "file"))
         monkeypatch.setattr("tempfile.tempdir", str(no_reserve / "nowhere"))
     elif why == "already in memory":
         items.dataset.is_cached = True
@@ -316,13 +329,24 @@ def test_inputs_and_labels_of_different_length_are_refused(inputs, text):
         Batches((inputs, Y), argument="test")
 
 
+@pytest.mark.parametrize("labels", [Y[0], np.array(3)])
+def test_one_number_in_place_of_labels_is_refused(labels):
+    with pytest.raises(ValueError, match=r"`data` has 23 inputs and 0 labels: each input needs one label"):
+        Batches((X, labels))
+
+
+def test_a_data_set_of_inputs_alone_is_refused():
+    with pytest.raises(TypeError, match=r"a batch of `data` is a list in which no labels were found"):
+        list(Batches(TensorDataset(X)))
+
+
 @pytest.mark.parametrize("data", [X, X.numpy(), "validation.npz", {"x": X, "y": Y}, 7, None])
 def test_data_of_another_form_are_refused(data):
     with pytest.raises(TypeError, match=rf"`data` is a {type(data).__name__}: give a DataLoader, a Dataset, a list of"):
         Batches(data)
 
 
-@pytest.mark.parametrize("data", [(X, Y[0]), [(X, Y[0])], [{"x": X, "labels": Y[0]}], [(X, 2)]])
+@pytest.mark.parametrize("data", [[(X, Y[0])], [{"x": X, "labels": Y[0]}], [(X, 2)]])
 def test_one_label_for_all_inputs_is_refused(data):
     with pytest.raises(ValueError, match=r"the labels of `data` are one number, \d: expected one for each input"):
         list(Batches(data))

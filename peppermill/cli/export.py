@@ -37,7 +37,7 @@ def export_command(
         inputs = torch.randn(2, *map(int, numbers), generator=torch.Generator().manual_seed(0))
     source = network.source()
     if example:
-        inputs = next(stream_of(which_items.to_predict(example, source), 2).read(lambda number: True)).inputs
+        inputs = next(stream_of(which_items.to_predict(example, source), 2).read()).inputs
     ensemble = pm.load(pep, source.model, engine="loop")
     ensemble.export(out, inputs)
     members = ensemble.passes

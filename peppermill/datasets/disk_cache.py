@@ -25,23 +25,20 @@ FREE_SHARE = 1 / 10  # of the disk stays free for others
 
 
 class DiskCache:
-    """Nests of tensors, such as batches, by number, in the order in which they were added; read as often as needed."""
+    """Nests of tensors, such as batches, by key, read as often as needed."""
 
     def __init__(self) -> None:
-        self.entries: dict[int, tuple[int, Any]] = {}  # place in the file; the nest with empty tensors for full ones
+        self.entries: dict[Any, tuple[int, Any]] = {}  # place in the file; the nest with empty tensors for full ones
         self.size = 0
         self.file: Any = None
 
-    def __len__(self) -> int:
-        return len(self.entries)
-
-    def added(self, nest: Any, number: int | None = None) -> DiskCache | None:
-        """The same cache with one entry more, the next by default, or None if the disk has no room for it."""
+    def add(self, key: Any, nest: Any) -> bool:
+        """Whether the disk had room for one entry more."""
         try:
             folder = spare_folder()
             disk = shutil.disk_usage(folder)
             if disk.free - bytes_of(nest) < FREE_SHARE * disk.total:
-                return None
+                return False
             if self.file is None:
                 self.file = tempfile.TemporaryFile(dir=folder, prefix="peppermill-")  # noqa: SIM115 - it outlives this
                 weakref.finalize(self, self.file.close)
@@ -49,16 +46,13 @@ class DiskCache:
             entry = self.size, map_tensors(self._write, nest)
             self.file.flush()
         except OSError:
-            return None
-        self.entries[len(self) if number is None else number] = entry
+            return False
+        self.entries[key] = entry
         self.size += bytes_of(nest)
-        return self
+        return True
 
-    def __contains__(self, number: int) -> bool:
-        return number in self.entries
-
-    def __getitem__(self, number: int) -> Any:
-        place, nest = self.entries[number]
+    def __getitem__(self, key: Any) -> Any:
+        place, nest = self.entries[key]
         self.file.seek(place)
         return map_tensors(self._read, nest)
 
@@ -90,13 +84,8 @@ def _memory(tensor: Tensor) -> Any:
 
 
 def spare_folder() -> Path:
-    """Where large temporary files go: `TMPDIR` if it is set, else the cache folder.
-
-    `/tmp` is held in memory on many machines.
-    """
-    if os.environ.get("TMPDIR"):
-        return Path(tempfile.gettempdir())
-    folder = cache_folder()
+    """Where large temporary files go: `TMPDIR` if it is set, else the cache folder; `/tmp` is often held in memory."""
+    folder = Path(os.environ.get("TMPDIR") or cache_folder())
     with suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
     return folder if os.access(folder, os.W_OK) else Path(tempfile.gettempdir())

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sized
+from collections.abc import Sized
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset, SequentialSampler, Subset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, SequentialSampler, Subset
 
-from peppermill.data import Batches
+from peppermill.data import Arrays, Batches, as_batches
 from peppermill.datasets.loaders import rebuild_loader
 from peppermill.plumbing.nested import map_tensors, tensors_of
-from peppermill.types import Batch, Data
+from peppermill.types import Data
 
 LONGEST_NAME = 200  # characters: a recipe stays small
 
@@ -41,8 +41,7 @@ class Split:
 
     def fits(self, data: Data) -> bool:
         """Whether these are the items that were split."""
-        labels = labels_of(data)
-        return len(labels) == self.items and fingerprint(data, labels) == self.fingerprint
+        return fingerprint(data, labels_of(data)) == self.fingerprint
 
     def is_called(self, name: str) -> bool:
         """Whether this is the user's name for the data; options after a question mark do not count."""
@@ -72,17 +71,20 @@ def split_of(data: Data, validation: int, seed: int = 0, name: str = "") -> Spli
 def take(data: Data, rows: np.ndarray) -> Data:
     """The items of these rows, in the same form of data."""
     if hasattr(data, "take_rows"):
-        taken: Data = data.take_rows(rows)
-        return taken
+        return cast(Data, data.take_rows(rows))
     if isinstance(data, list):
-        return list(_chosen(data, rows))
+        batches, start = [], 0
+        for inputs, labels in Batches(data):
+            inside = torch.from_numpy(rows[(rows >= start) & (rows < start + len(labels))] - start)
+            batches += [map_tensors(lambda t, inside=inside: t[inside], (inputs, labels))] if len(inside) else []
+            start += len(labels)
+        return batches
     if isinstance(data, DataLoader):
         return rebuild_loader(data, dataset=Subset(data.dataset, rows.tolist()))
     if isinstance(data, Dataset):
         return Subset(data, rows.tolist())
-    inputs, labels = data
     chosen = torch.from_numpy(rows)
-    return map_tensors(lambda t: t[chosen.to(t.device)], inputs), torch.as_tensor(labels)[chosen]
+    return cast(Data, map_tensors(lambda t: t[chosen.to(t.device)], data))
 
 
 def labels_of(data: Data) -> Tensor:
@@ -94,10 +96,9 @@ def labels_of(data: Data) -> Tensor:
                 "and no sampler, `batch_size=` and `drop_last=False`."
             )
         return labels_of(data.dataset)
-    if isinstance(data, TensorDataset):
-        return data.tensors[-1]
-    if isinstance(data, tuple) and len(data) == 2 and isinstance(data[1], (Tensor, np.ndarray)):
-        return torch.as_tensor(data[1])
+    arrays = as_batches(data, 1)
+    if isinstance(arrays, Arrays):
+        return torch.as_tensor(arrays.labels)
     if not isinstance(data, list) and (not hasattr(data, "__len__") or isinstance(data, (tuple, IterableDataset))):
         raise TypeError(
             f"data of the form {type(data).__name__} cannot be split, because their length is unknown: "
@@ -119,13 +120,3 @@ def fingerprint(data: Data, labels: Tensor) -> str:
     for name in getattr(data, "names", ()):
         digest.update(f"{name}\n".encode())
     return digest.hexdigest()[:16]
-
-
-def _chosen(data: list[Any], rows: np.ndarray) -> Iterator[Batch]:
-    """The items of each batch that are among the rows."""
-    start = 0
-    for inputs, labels in Batches(data):
-        inside = torch.from_numpy(rows[(rows >= start) & (rows < start + len(labels))] - start)
-        if len(inside):
-            yield map_tensors(lambda t, inside=inside: t[inside], inputs), labels[inside]
-        start += len(labels)

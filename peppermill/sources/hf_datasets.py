@@ -53,19 +53,13 @@ def data(
             f"{origin} holds texts, and this model brings no tokenizer (or one that cannot pad short texts): use a "
             "text classifier of `hf:`, and put its tokenizer beside it with `tokenizer.save_pretrained(folder)`."
         )
-    settings = {"origin": origin, "prepare": prepare, "pictures": pictures, **reading(options)}
+    items_of = partial(Items, origin=origin, prepare=prepare, pictures=pictures, **reading(options))
     if streaming:
-        return HubStream(table, label, column, settings)
+        return HubStream(table, label, column, items_of)
     assert label is not None
     labels, classes = _labels(origin, table, label, class_names)
     inputs, names = table.select_columns([column]), [f"item {row}" for row in range(len(table))]
-    return Items(
-        names=names,
-        labels=labels,
-        load=lambda row: _raw(pictures, inputs[row][column]),
-        class_names=classes,
-        **settings,
-    )
+    return items_of(names=names, labels=labels, load=lambda row: _raw(inputs[row][column]), class_names=classes)
 
 
 @dataclass(frozen=True)
@@ -75,26 +69,25 @@ class HubStream:
     table: Any
     label: str | None
     column: str
-    settings: dict[str, Any]
+    items_of: Callable[..., Items]
 
     def in_batches(self, batch_size: int) -> Iterator[Items]:
         """The items of each batch, not decoded yet."""
         start = 0
         for found in self.table.iter(batch_size):
             raw = found[self.column]
-            yield Items(
+            yield self.items_of(
                 names=[f"item {start + row}" for row in range(len(raw))],
                 labels=torch.as_tensor(found[self.label] if self.label else [0] * len(raw)),
-                load=partial(lambda raw, row: _raw(self.settings["pictures"], raw[row]), raw),
+                load=lambda row, raw=raw: _raw(raw[row]),
                 labelled=self.label is not None,
-                **self.settings,
             )
             start += len(raw)
 
 
-def _raw(pictures: bool, found: Any) -> Any:
+def _raw(found: Any) -> Any:
     """A text, or a picture from its bytes or its file."""
-    if not pictures:
+    if isinstance(found, str):
         return found
     return picture(found["bytes"] if found["bytes"] is not None else Path(found["path"]))
 
@@ -114,16 +107,16 @@ def _table(datasets: Any, origin: str, rest: str, config: str | None, streaming:
             f"{origin} could not be loaded ({reason}): give a local folder, or a data set of the hub, with a network "
             "connection."
         ) from error
-    if not isinstance(found, Mapping):
-        if split not in ("", str(found.split)):
-            raise ValueError(f"{origin}: these data have no splits: leave `:{split}` out.")
-        return found.to_iterable_dataset() if streaming and is_saved else found
-    split = next(iter(found)) if not split and len(found) == 1 else split
-    if split not in found:
-        raise ValueError(
-            f"{origin}: say which split, as in `hf:NAME:{next(iter(found))}`; there are {', '.join(found)}."
-        )
-    return found[split].to_iterable_dataset() if streaming and is_saved else found[split]
+    if isinstance(found, Mapping):
+        split = next(iter(found)) if not split and len(found) == 1 else split
+        if split not in found:
+            raise ValueError(
+                f"{origin}: say which split, as in `hf:NAME:{next(iter(found))}`; there are {', '.join(found)}."
+            )
+        found = found[split]
+    elif split not in ("", str(found.split)):
+        raise ValueError(f"{origin}: these data have no splits: leave `:{split}` out.")
+    return found.to_iterable_dataset() if streaming and is_saved else found
 
 
 def _columns(
@@ -175,6 +168,6 @@ def _labels(
             f"{origin}: the class {moved[0]} has another number in the network, and {unknown[0]} is none of its "
             "classes: give the classes of the data the names that the network has for them."
         )
-    return (
-        (labels, names) if unknown else (torch.tensor([class_names.index(name) for name in names])[labels], class_names)
-    )
+    if unknown:
+        return labels, names
+    return torch.tensor([class_names.index(name) for name in names])[labels], class_names

@@ -14,7 +14,8 @@ from __future__ import annotations
 import csv
 import difflib
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -135,8 +136,9 @@ def _by_folder(
             f"{origin} has {what}: expected one sub-folder for each class, or a file of labels, as in "
             f"`{origin}?labels=labels.csv`."
         )
-    classes = classes_in_order(f"{origin}: the sub-folder", folders, class_names, named_by_user)
-    labels, order = numbered(classes, [name.partition("/")[0] for name in names]).sort(stable=True)
+    words = [name.partition("/")[0] for name in names]
+    labels, classes = numbered(f"{origin}: the sub-folder", words, class_names, named_by_user, folders)
+    labels, order = labels.sort(stable=True)
     return labels, classes, [names[k] for k in order.tolist()]
 
 
@@ -164,16 +166,13 @@ def read_labels(
         raise ValueError(f"{path} has no label for {named} of {len(names):,} pictures: add the lines.")
     texts = [rows[name] for name in names]
     for kind, dtype in ((int, torch.int64), (float, torch.float32)):
-        try:
+        with suppress(ValueError):
             return torch.tensor([kind(text) for text in texts], dtype=dtype), None
-        except ValueError:
-            continue
     numbers = [text for text in texts if text.lstrip("-").isdecimal()]
     if numbers:
         words = next(text for text in texts if text not in numbers)
         raise ValueError(f"{path} has numbers ({numbers[0]}) and words ({words}) for labels: use one of them.")
-    classes = classes_in_order(f"{path}: the label", texts, class_names, named_by_user)
-    return numbered(classes, texts), classes
+    return numbered(f"{path}: the label", texts, class_names, named_by_user)
 
 
 def read_classes(path: Path) -> tuple[str, ...]:
@@ -187,30 +186,28 @@ def read_classes(path: Path) -> tuple[str, ...]:
     return tuple(names)
 
 
-def classes_in_order(
-    what: str, words: Collection[str], class_names: tuple[str, ...] | None, named_by_user: bool
-) -> tuple[str, ...]:
-    """The model's classes; if none of the words is one of them, the words, sorted; as numbers if all are numbers.
+def numbered(
+    what: str, words: list[str], class_names: tuple[str, ...] | None, named_by_user: bool, others: Sequence[str] = ()
+) -> tuple[Tensor, tuple[str, ...]]:
+    """The number of each word among the classes, and the classes, to which words may belong that label no picture.
 
-    If only some of the words are the model's, one is misspelled, and sorting them would give other numbers.
+    They are the model's; if none of the words is one of them, the words, sorted; as numbers if all are numbers. If only
+    some of the words are the model's, one is misspelled, and sorting them would give other numbers.
     """
-    strange = sorted(set(words) - set(class_names or ()))
-    if not class_names or (len(strange) == len(set(words)) and not named_by_user):
-        return tuple(sorted(set(words), key=(lambda w: (int(w), w)) if all(map(str.isdecimal, words)) else None))
-    if strange:
+    different = {*words, *others}
+    strange = sorted(different - set(class_names or ()))
+    if not class_names or (len(strange) == len(different) and not named_by_user):
+        by_number = all(map(str.isdecimal, different))
+        class_names = tuple(sorted(different, key=(lambda word: (int(word), word)) if by_number else None))
+    elif strange:
         near = difflib.get_close_matches(strange[0], class_names, n=1)
         meant = f" (did you mean {near[0]}?)" if near else ""
         raise ValueError(
             f"{what} {strange[0]} is not among the {len(class_names):,} classes{meant}: rename it, or name all classes "
             "in the network's order in a file, one on each line, with `?classes=FILE`."
         )
-    return class_names
-
-
-def numbered(classes: Sequence[str], words: Sequence[str]) -> Tensor:
-    """The number of each word among the classes."""
-    place = {name: k for k, name in enumerate(classes)}
-    return torch.tensor([place[word] for word in words])
+    place = {name: k for k, name in enumerate(class_names)}
+    return torch.tensor([place[word] for word in words]), class_names
 
 
 def lines_of(path: Path, what: str, content: str) -> list[str]:
@@ -226,10 +223,8 @@ def lines_of(path: Path, what: str, content: str) -> list[str]:
 def _rows(path: Path) -> dict[str, str]:
     rows: dict[str, str] = {}
     for number, line in enumerate(lines_of(path, "a file of labels", "a name and a label, as in `a.jpg,3`,"), start=1):
-        if "\t" in line:
-            cells = line.split("\t")
-        else:
-            cells = next(csv.reader([line])) if "," in line else line.rsplit(maxsplit=1)
+        mark = next((mark for mark in "\t," if mark in line), None)
+        cells = next(csv.reader([line], delimiter=mark)) if mark else line.rsplit(maxsplit=1)
         cells = [cell.strip() for cell in cells] or [""]
         if not line.strip() or (number == 1 and cells[0].lower() in HEADERS):
             continue

@@ -48,8 +48,7 @@ class Items(Dataset[Any]):
     labelled: bool = True  # otherwise the labels mean nothing
     skip_bad: bool = False
     workers: int = 0  # 0 means one for each core
-    rows: np.ndarray | None = None  # in the files, if these are a part of the items
-    decoded: DiskCache = field(default_factory=DiskCache, repr=False)  # by their rows; shared by all parts
+    decoded: DiskCache = field(default_factory=DiskCache, repr=False)  # by their names; shared by all parts
     kinds: list[Any] = field(default_factory=list, repr=False)  # names, shapes and types of the arrays: one for all
 
     is_cached = True
@@ -102,7 +101,7 @@ class Items(Dataset[Any]):
             self,
             names=[self.names[k] for k in rows],
             labels=self.labels[torch.from_numpy(rows)],
-            rows=rows if self.rows is None else self.rows[rows],
+            load=lambda item: self.load(int(rows[item])),
         )
 
     def readable(self) -> Items:
@@ -130,16 +129,13 @@ class Items(Dataset[Any]):
 
     def _read(self, items: Iterable[int]) -> list[Any]:
         """What `scale` or the network takes, for each item; a text that says why for an item that cannot be read."""
-        rows = [self._row(item) for item in items]
-        new = {row: item for row, item in zip(rows, items, strict=True) if row not in self.decoded}
+        names = [self.names[item] for item in items]
+        new = {name: item for name, item in zip(names, items, strict=True) if name not in self.decoded.entries}
         fresh = dict(zip(new, self._fresh(new.values()), strict=True))
-        for row, found in fresh.items():
+        for name, found in fresh.items():
             if not isinstance(found, str):
-                self.decoded.added(found, row)
-        return [fresh[row] if row in fresh else self.decoded[row] for row in rows]
-
-    def _row(self, item: int) -> int:
-        return item if self.rows is None else int(self.rows[item])
+                self.decoded.add(name, found)
+        return [fresh[name] if name in fresh else self.decoded[name] for name in names]
 
     def _fresh(self, items: Collection[int]) -> list[Any]:
         """The same, from the files, by several threads."""
@@ -161,7 +157,7 @@ class Items(Dataset[Any]):
     def _decode(self, item: int) -> Any:
         """A damaged file is counted; a preparation that fails stops everything."""
         try:
-            raw = self.load(self._row(item))
+            raw = self.load(item)
         except Exception as error:  # a damaged picture can make a decoder raise anything
             return f"{self.names[item]} ({' '.join(str(error).split()) or type(error).__name__})"
         try:

@@ -41,7 +41,11 @@ def source(text: str, pretrained: bool = True) -> Source:
     keras = library()
     name, options = split_query(text, "keras", ("pretrained", "classes", "size"))
     if name.endswith(FILES):
-        return Source(_saved(keras, name).eval(), channels_last=True)
+        if not Path(name).is_file():
+            raise ValueError(f"there is no file {name}: `keras:` takes the path of what `model.save` wrote.")
+        with one_clear_line(f"keras:{name}", "expected a whole model of Keras' own layers, as `model.save` writes it"):
+            saved = without_activation(keras, keras.saving.load_model(name, compile=False))
+        return Source(saved.eval(), channels_last=True)
     known = {key: value for key, value in vars(keras.applications).items() if key[0].isupper()}
     refuse_unknown("keras", name, known)
     (pretrained, sizes), side = weights_and_classes(options, pretrained, "classes"), whole_number(options, "size", 0)
@@ -83,13 +87,6 @@ def library() -> Any:
     with importing("Keras models need Keras 3", "keras", "keras"):
         import keras
     return keras
-
-
-def _saved(keras: Any, path: str) -> Any:
-    if not Path(path).is_file():
-        raise ValueError(f"there is no file {path}: `keras:` takes the path of what `model.save` wrote.")
-    with one_clear_line(f"keras:{path}", "expected a whole model of Keras' own layers, as `model.save` writes it"):
-        return without_activation(keras, keras.saving.load_model(path, compile=False))
 
 
 def adapt(model: nn.Module) -> nn.Module:

@@ -6,13 +6,13 @@ A network that is called with names, as those of transformers are, finds them af
 
 from __future__ import annotations
 
+import math
 import os
 import struct
 import zipfile
 import zlib
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -42,25 +42,28 @@ def data(path: str, prepare: object = None, class_names: object = None, needs_la
             )
         wanted = [*(named or ["x"]), *({"y"} & {*file.files})]
         headers = {name: header for name in wanted if (header := _header(file.zip, name))}
-        _refuse_unread(path, headers)
-        arrays = {name: _array(path, file, name, headers.get(name)) for name in wanted}
+        lengths = {name: header["shape"][0] for name, header in headers.items()}
+        if len({*lengths.values()}) > 1:
+            found = ", ".join(f"{name} {length:,}" for name, length in lengths.items())
+            raise ValueError(f"the arrays of {path} have different lengths ({found}): each input needs one label.")
+        # Zeros compress a thousandfold, so the size of the file says little.
+        size = sum(_bytes_of(header) for header in headers.values() if header["offset"] is None)
+        if hasattr(os, "sysconf") and size > os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"):
+            raise ValueError(
+                f"the arrays of {path} take {size / 1e9:,.0f} GB, more than this machine has: save them with "
+                "`np.savez`, which does not compress them, and they are read piece by piece."
+            )
+        mode = "c" if needs_labels else "r"  # predictions read rows from the file; a fit may write to its copy
+        arrays = {name: _array(path, mode, file, name, headers.get(name)) for name in wanted}
         inputs = {name.removeprefix("x."): arrays[name] for name in named} or arrays["x"]
         return (inputs, arrays["y"]) if "y" in arrays else inputs
 
 
-@dataclass(frozen=True)
-class Header:
-    """What is known about an array before it is read; `place` is where its numbers begin, unless compressed."""
+def _header(archive: zipfile.ZipFile, name: str) -> dict[str, Any] | None:
+    """How to map an array into memory, as arguments of `np.memmap`; a compressed one has no `offset`.
 
-    size: int
-    place: int | None
-    shape: tuple[int, ...]
-    columns_first: bool
-    kind: np.dtype[Any]
-
-
-def _header(archive: zipfile.ZipFile, name: str) -> Header | None:
-    """None for an array of no numbers, or a damaged one, which is reported when it is read."""
+    None for an array of no numbers, or a damaged one, which is reported when it is read.
+    """
     with suppress(Exception), archive.open(f"{name}.npy") as raw, open(str(archive.filename), "rb") as file:
         info = archive.getinfo(f"{name}.npy")
         oldest = np.lib.format.read_magic(raw) == (1, 0)
@@ -68,33 +71,20 @@ def _header(archive: zipfile.ZipFile, name: str) -> Header | None:
         shape, columns_first, kind = read(raw)
         file.seek(info.header_offset + 26)  # the lengths of the two fields before the content
         place = info.header_offset + 30 + sum(struct.unpack("<HH", file.read(4))) + raw.tell()
-        stored = info.compress_type == zipfile.ZIP_STORED
         if shape and kind.kind in NUMBERS:
-            return Header(info.file_size, place if stored else None, shape, columns_first, kind)
+            offset = place if info.compress_type == zipfile.ZIP_STORED else None
+            return {"dtype": kind, "offset": offset, "shape": shape, "order": "F" if columns_first else "C"}
     return None
 
 
-def _refuse_unread(path: str, headers: Mapping[str, Header]) -> None:
-    """Raise before the arrays are read if they differ in length or exceed the machine's memory.
-
-    Zeros compress a thousandfold, so the size of the file says little.
-    """
-    if len({header.shape[0] for header in headers.values()}) > 1:
-        found = ", ".join(f"{name} {header.shape[0]:,}" for name, header in headers.items())
-        raise ValueError(f"the arrays of {path} have different lengths ({found}): each input needs one label.")
-    size = sum(header.size for header in headers.values() if header.place is None)
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else size
-    if size > memory:
-        raise ValueError(
-            f"the arrays of {path} take {size / 1e9:,.0f} GB, more than this machine has: save them with `np.savez`, "
-            "which does not compress them, and they are read piece by piece."
-        )
+def _bytes_of(header: dict[str, Any]) -> int:
+    return int(math.prod(header["shape"]) * header["dtype"].itemsize)
 
 
-def _array(path: str, file: Mapping[str, np.ndarray], name: str, header: Header | None) -> np.ndarray:
+def _array(path: str, mode: Any, file: Mapping[str, np.ndarray], name: str, header: dict[str, Any] | None) -> Any:
     """The array; a large one that is not compressed is a memory map, which reads what is used."""
-    if header and header.place and header.size >= MAPPED_BYTES:
-        return np.memmap(path, header.kind, "c", header.place, header.shape, "F" if header.columns_first else "C")
+    if header and header["offset"] and _bytes_of(header) >= MAPPED_BYTES:
+        return np.memmap(path, mode=mode, **header)
     try:
         array = np.asarray(file[name])
     except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, MemoryError) as error:

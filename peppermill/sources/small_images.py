@@ -134,10 +134,8 @@ def _cifar(path: Path, split: str) -> tuple[np.ndarray, np.ndarray]:
     """Records of one label, or of a coarse and a fine one, and 3,072 bytes: red, green, blue."""
     names = ("data_batch", "train.bin") if split == "train" else ("test",)
     with tarfile.open(path, "r:gz") as archive:
-        members = sorted(
-            (member for member in archive if Path(member.name).name.startswith(names)), key=lambda m: m.name
-        )
-        raw = b"".join(archive.extractfile(member).read() for member in members)  # type: ignore[union-attr]
+        members = [name for name in sorted(archive.getnames()) if Path(name).name.startswith(names)]
+        raw = b"".join(archive.extractfile(name).read() for name in members)  # type: ignore[union-attr]
     labels = 2 if "100" in path.name else 1
     records = np.frombuffer(raw, np.uint8).reshape(-1, labels + 3072)
     return records[:, labels:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1), records[:, labels - 1]

@@ -8,11 +8,11 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Mapping
+from copy import deepcopy
 from pathlib import Path
 from typing import TypeAlias
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -32,25 +32,21 @@ def read_checkpoint(source: Checkpoint) -> dict[str, Tensor]:
     """The arrays of a file by name."""
     if isinstance(source, Mapping):
         return dict(source)
-    path, start = Path(source), _start(Path(source))
-    if _is_of_keras(path):
+    path, kind = Path(source), _kind(Path(source))
+    if kind == "keras":
         raise ValueError(
             f"{path} holds weights of Keras, which only a Keras model can read: save the `state_dict()` as safetensors."
         )
-    if path.suffix == ".safetensors" or start[8:] == b"{":
-        try:
-            return dict(load_file(path))
-        except SafetensorError as error:
-            raise ValueError(f"{path} is not a safetensors file, or is truncated ({error}).") from error
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch warns of an archive of TorchScript, which is refused below
-            content = torch.load(path, map_location="cpu", weights_only=True)
+            content = torch.load(path, map_location="cpu", weights_only=True) if kind == "torch" else load_file(path)
     except Exception as error:  # torch's unpickler can raise anything on damaged bytes
         for word, cause in REFUSALS.items():
             if word in str(error):
                 raise ValueError(f"{path} {cause}: save `model.state_dict()` alone.") from error
-        raise ValueError(f"{path} is not a file that `torch.save` wrote, or is truncated ({reason(error)}).") from error
+        expected = "a file that `torch.save` wrote" if kind == "torch" else "a safetensors file"
+        raise ValueError(f"{path} is not {expected}, or is truncated ({reason(error)}).") from error
     for key in STATE_KEYS:
         content = content[key] if isinstance(content, Mapping) and isinstance(content.get(key), Mapping) else content
     if not isinstance(content, Mapping) or not all(isinstance(value, Tensor) for value in content.values()):
@@ -59,44 +55,34 @@ def read_checkpoint(source: Checkpoint) -> dict[str, Tensor]:
     return {str(name): value for name, value in content.items()}
 
 
-def load_weights(model: nn.Module, source: Checkpoint) -> None:
-    """Put the weights of a file into the network, all of them and no others."""
-    of_keras = not isinstance(source, Mapping) and _is_of_keras(Path(source))
-    if of_keras and not hasattr(model, "load_weights"):
-        kind = type(model).__name__
-        raise ValueError(
-            f"{source} holds weights of Keras, and this {kind} is not a Keras model: name one with `keras:`."
-        )
-    state = {} if of_keras else _without_prefix(read_checkpoint(source), model)
-    what = "the state dict" if isinstance(source, Mapping) else source
-    for name, own in model.state_dict().items() if state else ():
-        if own.is_floating_point() and not state.get(name, own).is_floating_point():
-            raise ValueError(f"{what} has {state[name].dtype} for `{name}`, which is {own.dtype}: save real numbers.")
-    try:
-        if of_keras:
+def load_weights(model: nn.Module, source: Checkpoint, name: str = "the state dict") -> None:
+    """Put the weights of a file into the network, all of them and no others; weights in memory have a `name`."""
+    what, kind = name if isinstance(source, Mapping) else source, type(model).__name__
+    if not isinstance(source, Mapping) and _kind(Path(source)) == "keras":
+        if not hasattr(model, "load_weights"):
+            raise ValueError(
+                f"{what} holds weights of Keras, and this {kind} is not a Keras model: name one with `keras:`."
+            )
+        try:
             model.load_weights(source)  # type: ignore[operator]
-        else:
-            model.load_state_dict(state)
-    except Exception as error:  # Keras raises anything
-        why = reason(error) if of_keras else _first_complaint(error)
-        raise ValueError(f"{what} does not fit this {type(model).__name__}: {why}") from error
+        except Exception as error:  # Keras raises anything
+            raise ValueError(f"{what} does not fit this {kind}: {reason(error)}") from error
+        return
+    state = _without_prefix(read_checkpoint(source), model)
+    for key, own in model.state_dict().items():
+        if own.is_floating_point() and not state.get(key, own).is_floating_point():
+            raise ValueError(f"{what} has {state[key].dtype} for `{key}`, which is {own.dtype}: save real numbers.")
+    try:
+        model.load_state_dict(state)
+    except RuntimeError as error:
+        raise ValueError(f"{what} does not fit this {kind}: {_first_complaint(error)}") from error
 
 
 def check_architecture(model: nn.Module, checkpoints: Mapping[str, Checkpoint]) -> None:
-    """Refuse checkpoints if two of them differ in an array's name or shape, or the first from the network."""
-    known = {name: list(value.shape) for name, value in model.state_dict().items()}
-    against = f"the {type(model).__name__}"
-    for checkpoint, source in checkpoints.items():
-        state = _without_prefix(read_checkpoint(source), model)
-        found = {name: list(value.shape) for name, value in state.items()}
-        for name in [*known, *found]:
-            if known.get(name) == found.get(name):
-                continue
-            difference = f"`{name}` has shape {found.get(name)}, not {known.get(name)}"
-            if name not in found or name not in known:
-                difference = f"`{name}` is {'missing from it' if name in known else 'in it alone'}"
-            raise ValueError(f"{checkpoint} and {against} do not share an architecture: {difference}.")
-        against = checkpoint
+    """Raise if some of the checkpoints are not weights of this network."""
+    scratch = deepcopy(model)
+    for name, source in checkpoints.items():
+        load_weights(scratch, source, name)
 
 
 def _without_prefix(state: dict[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
@@ -109,16 +95,15 @@ def _without_prefix(state: dict[str, Tensor], model: nn.Module) -> dict[str, Ten
     return max(stripped, key=lambda one: len(set(one) & set(own)), default=state)
 
 
-def _is_of_keras(path: Path) -> bool:
-    """By its name, or because it begins as HDF5 does."""
-    return _start(path)[:8] == b"\x89HDF\r\n\x1a\n" or path.suffix in (".h5", ".hdf5", ".keras")
-
-
-def _start(path: Path) -> bytes:
+def _kind(path: Path) -> str:
+    """What a file of weights is, by its content or its name: "keras", "safetensors" or "torch"."""
     if not path.is_file():
         raise ValueError(f"there is no file {path}: give the path of the weights, a .safetensors, .pt or .h5 file.")
     with path.open("rb") as file:
-        return file.read(9)
+        start = file.read(9)
+    if start[:8] == b"\x89HDF\r\n\x1a\n" or path.suffix in (".h5", ".hdf5", ".keras"):
+        return "keras"
+    return "safetensors" if path.suffix == ".safetensors" or start[8:] == b"{" else "torch"
 
 
 def _first_complaint(error: Exception) -> str:
@@ -133,9 +118,7 @@ def _first_complaint(error: Exception) -> str:
         names = [*names[:2], f"{names[2]} and {len(names) - 3:,} others."]
     sizes = [re.findall(r"torch\.Size\(\[(\d+)", complaint) for complaint in complaints]
     classes = len(sizes) in (1, 2) and all(len(one) == 2 and one == sizes[0] and one[0] != one[1] for one in sizes)
-    cure = (
-        f" If these are the classes, say how many there are, as in `timm:NAME?classes={sizes[0][0]}`."
-        if classes
-        else ""
-    )
-    return ", ".join(names) + more + cure
+    complaint = ", ".join(names) + more
+    if classes:
+        complaint += f" If these are the classes, say how many there are, as in `timm:NAME?classes={sizes[0][0]}`."
+    return complaint

@@ -119,4 +119,4 @@ def stream(
     and the `columns`, those of `peppermill predict`. `top=5` keeps the most probable `classes` only.
     """
     columns_of = BatchColumns(predictor, columns, top, likelihood)
-    return map(columns_of, read_ahead(stream_of(data, batch_size).read(lambda number: True)))
+    return map(columns_of, read_ahead(stream_of(data, batch_size).read()))

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import Any, cast
 
 import numpy as np
-import torch
-from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset, SequentialSampler, TensorDataset
+from torch import nn
+from torch.utils.data import DataLoader, IterableDataset, SequentialSampler
 
+from peppermill.data import Arrays, as_batches
 from peppermill.datasets.loaders import rebuild_loader
-from peppermill.plumbing.nested import as_arguments, digest_of, map_arrays, placed, shapes_of, split_inputs
+from peppermill.plumbing.nested import as_arguments, digest_of, placed, shapes_of, split_inputs
 from peppermill.plumbing.networks import device_of, dtype_of
 from peppermill.types import Data, Inputs
 
@@ -42,21 +42,10 @@ def stream_of(data: Data | Inputs, batch_size: int = 500) -> Indexed | Sequentia
 
     A batch that is a tuple of several ends with its labels; a dict has them under "labels" or "label", or has none.
     """
-    if batch_size < 1:
-        raise ValueError(f"`batch_size={batch_size}` must be at least 1 item.")
-    is_pair = isinstance(data, tuple) and len(data) == 2 and isinstance(data[1], (Tensor, np.ndarray))
-    if is_pair or isinstance(data, (Tensor, np.ndarray, Mapping, TensorDataset)):
-        data = Arrays(*split_inputs(getattr(data, "tensors", data)))
+    data = data.in_batches(batch_size) if hasattr(data, "in_batches") else data
+    data = as_batches(data, batch_size, needs_labels=False)
     if hasattr(data, "read_rows"):
         return Indexed(data, len(cast(Sized, data)), batch_size)
-    if hasattr(data, "in_batches"):
-        return Sequential(data.in_batches(batch_size))
-    if isinstance(data, Dataset) or hasattr(data, "__getitems__"):
-        data = DataLoader(data, batch_size=batch_size)  # type: ignore[arg-type]
-    if not isinstance(data, Iterable) or isinstance(data, str):
-        raise TypeError(
-            f"`data` is a {type(data).__name__}: give an array, a DataLoader, a Dataset, or an iterable of batches."
-        )
     if not isinstance(data, DataLoader) or type(data).__iter__ is not DataLoader.__iter__:
         return Sequential(data)
     if isinstance(data.dataset, IterableDataset) or data.batch_size is None:
@@ -69,7 +58,7 @@ def stream_of(data: Data | Inputs, batch_size: int = 500) -> Indexed | Sequentia
 def calls_of(network: nn.Module, data: Data | Inputs) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
     """The arguments of the network's call for each batch of any data."""
     device, dtype, batch = device_of(network), dtype_of(network), None
-    for batch in read_ahead(stream_of(data).read(lambda number: True)):
+    for batch in read_ahead(stream_of(data).read()):
         yield as_arguments(placed(batch.inputs, device, dtype))
     if batch is None:
         raise ValueError(NO_ITEMS)
@@ -87,7 +76,7 @@ class Indexed:
     def count(self) -> int:
         return -(-self.items // self.batch_size)  # also of a loader with `drop_last`, which would lose items
 
-    def read(self, wanted: Wanted) -> Iterator[NumberedBatch]:
+    def read(self, wanted: Wanted = lambda number: True) -> Iterator[NumberedBatch]:
         numbers, again = (filter(wanted, range(self.count)) for _ in range(2))
         spans = (range(k * self.batch_size, min((k + 1) * self.batch_size, self.items)) for k in again)
         if not isinstance(self.data, DataLoader):
@@ -112,7 +101,7 @@ class Sequential:
     items: int | None = field(default=None, init=False)
     count: int | None = field(default=None, init=False)
 
-    def read(self, wanted: Wanted) -> Iterator[NumberedBatch]:
+    def read(self, wanted: Wanted = lambda number: True) -> Iterator[NumberedBatch]:
         source = self.data
         if isinstance(source, Iterator):  # the first batch, which `fingerprint` reads, is put back
             head = list(islice(source, 1))
@@ -130,47 +119,14 @@ class Sequential:
         self.items, self.count = start, number + 1
 
 
-@dataclass(frozen=True)
-class Arrays:
-    """An array, or a dict or tuple of arrays, and labels; what is mapped into memory does not stay there."""
-
-    inputs: Inputs
-    labels: Any = None
-
-    def __len__(self) -> int:
-        lengths: set[int] = set()
-        map_arrays(lambda array: lengths.add(len(array)), (self.inputs, self.labels))
-        if len(lengths) != 1:
-            shown = ", ".join(map(str, sorted(lengths)))
-            raise ValueError(f"`data` needs arrays of one length, but theirs are {shown}.")
-        return lengths.pop()
-
-    def read_rows(self, start: int, stop: int) -> tuple[np.ndarray, Inputs, Any]:
-        inputs, labels = map_arrays(lambda array: _rows_of(array, start, stop), (self.inputs, self.labels))
-        return np.arange(start, stop), inputs, labels
-
-    def digest(self) -> int:
-        """Of rows at the beginning, at the end, and at some places between."""
-        starts = [max(0, (len(self) - DIGEST_ROWS) * k // DIGEST_PLACES) for k in range(DIGEST_PLACES + 1)]
-        return digest_of([self.read_rows(start, min(start + DIGEST_ROWS, len(self))) for start in starts])
-
-
-def _rows_of(array: Tensor | np.ndarray, start: int, stop: int) -> Tensor:
-    if isinstance(array, Tensor):
-        return array[start:stop]
-    if isinstance(array, np.memmap) and not isinstance(array.base, np.ndarray) and array.flags.c_contiguous:
-        shape = (stop - start, *array.shape[1:])  # read, because the pages of a map count as memory once touched
-        place = array.offset + start * (array.nbytes // len(array))
-        found = np.fromfile(array.filename or "", array.dtype, int(np.prod(shape)), offset=place)
-        return torch.from_numpy(found.reshape(shape))
-    return torch.from_numpy(np.require(array[start:stop], requirements="W"))
-
-
 def fingerprint_of(stream: Indexed | Sequential) -> dict[str, Any]:
     """What identifies the data, as far as that is known without reading all of them: at least the first batch."""
-    known = {} if stream.items is None else {"items": stream.items}
-    if hasattr(stream.data, "digest"):
-        return {**known, "digest": stream.data.digest()}
+    known, data = {} if stream.items is None else {"items": stream.items}, stream.data
+    if isinstance(data, Arrays):  # rows at the beginning, at the end, and at some places between
+        starts = [max(0, (len(data) - DIGEST_ROWS) * k // DIGEST_PLACES) for k in range(DIGEST_PLACES + 1)]
+        return {**known, "digest": digest_of([data.read_rows(k, min(k + DIGEST_ROWS, len(data))) for k in starts])}
+    if hasattr(data, "digest"):
+        return {**known, "digest": data.digest()}
     batch = next(stream.read(lambda number: number == 0), None)
     return {**known, "digest": None if batch is None else digest_of((batch.inputs, batch.labels))}
 

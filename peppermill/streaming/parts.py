@@ -39,16 +39,11 @@ FORMATS = ("parquet", "npz")
 KIND, VERSION, MANIFEST = "peppermill manifest", 1, "manifest.json"
 PART = re.compile(r"part-(\d+)\.rows-(\d+)-(\d+)\.([0-9a-f]{16})\.(npz|parquet)")
 
-#: What must be the same when a job goes on, and what another value means.
-SETTINGS = {
+#: What another value of a setting means when a job goes on; of the other settings, their names say it.
+DIFFERENCES = {
     "network": "of a network with other weights",
     "recipe": "of another ensemble, or of the network alone",
     "data": "for other data",
-    "columns": "with other columns",
-    "top": "with another `--top`",
-    "file_format": "in another format",
-    "batch_size": "in batches of another size",
-    "part_batches": "in parts of another size",
 }
 
 
@@ -142,8 +137,9 @@ def _begin(folder: Path, settings: dict[str, Any]) -> dict[int, re.Match[str]]:
             raise ValueError(f"{folder} holds other files and no {MANIFEST}: name a new or an empty folder.")
         _write_manifest(folder, settings, None)
     before = read_json(path, KIND, VERSION)
-    for name, words in SETTINGS.items():
-        if before.get(name) != settings[name]:
+    for name, value in settings.items():
+        if before.get(name) != value:
+            words = DIFFERENCES.get(name, f"with another `{name}`")
             raise ValueError(f"{folder} holds predictions {words}: name another folder, or delete this one.")
     for path in (*folder.glob(".*"), *folder.glob("parts/.*")):
         if re.fullmatch(r"\.[0-9a-f]{16}", path.name):  # what a killed process was writing

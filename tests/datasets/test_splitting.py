@@ -124,7 +124,7 @@ def test_labels_that_are_known_are_not_read_from_the_items(labels):
     [
         (Stream(), "data of the form Stream cannot be split, because their length is unknown"),
         (((x, y) for x, y in [(X, Y)]), "data of the form generator cannot be split"),
-        (3, "data of the form int cannot be split.*: give a pair"),
+        (3, "`data` is a int: give a DataLoader, a Dataset, a list of batches, or a pair"),
     ],
 )
 def test_data_of_unknown_length_are_refused(data, match):

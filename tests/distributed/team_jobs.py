@@ -162,7 +162,8 @@ def loader_options() -> list[Any]:
         TensorDataset(*networks.items(40)), batch_size=8, num_workers=2, prefetch_factor=3, timeout=5, collate_fn=tuple
     )
     source = Batches(loader).share().source
-    return [source.num_workers, source.prefetch_factor, source.timeout, source.collate_fn is tuple, len(source)]
+    batches = len(list(source.batch_sampler))
+    return [source.num_workers, source.prefetch_factor, source.timeout, source.collate_fn is tuple, batches]
 
 
 def sigma_of(count: int, batch_size: int) -> list[Any]:

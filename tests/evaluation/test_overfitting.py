@@ -115,17 +115,18 @@ def test_checkpoints_of_another_architecture_are_named_with_the_first_array_that
     state = read_checkpoint(files[1])
     save_file({**state, "2.weight": torch.zeros(4, 24), "2.bias": torch.zeros(4)}, files[1])
     text = one_line_error(arguments(files)).replace(f"{series}/", "")
-    assert (
-        "epoch-1.safetensors and epoch-0.safetensors do not share an architecture: `2.weight` has shape [4, 24], not "
-        "[3, 24]."
-    ) in text
+    assert "epoch-1.safetensors does not fit this Sequential: size mismatch for 2.weight: " in text
+    assert "torch.Size([4, 24]) from checkpoint, the shape in current model is torch.Size([3, 24])" in text
     save_file({name: value for name, value in state.items() if name != "0.bias"}, files[1])
-    assert "`0.bias` is missing from it" in one_line_error(arguments(files))
+    assert 'Missing key(s) in state_dict: "0.bias"' in one_line_error(arguments(files))
     save_file({**state, "extra": torch.zeros(1)}, files[0])
-    assert (
-        "epoch-0.safetensors and the Sequential do not share an architecture: `extra` is in it alone"
-        in one_line_error(arguments(files))
-    )
+    text = one_line_error(arguments(files)).replace(f"{series}/", "")
+    assert 'epoch-0.safetensors does not fit this Sequential: Unexpected key(s) in state_dict: "extra"' in text
+    network = nn.Sequential(nn.Linear(5, 24), nn.ReLU(), nn.Linear(24, 3)).eval()
+    data = torch.zeros(4, 5), torch.zeros(4, dtype=torch.long)
+    states = {f"epoch {k}": read_checkpoint(file) for k, file in enumerate(files)}
+    with pytest.raises(ValueError, match=r"epoch 0 does not fit this Sequential: Unexpected key"):
+        pm.probe_overfitting(network, states, train=data, validation=data, test=data)
 
 
 def test_two_checkpoints_are_too_few(series: Path) -> None:

@@ -122,7 +122,7 @@ def test_predict_proba_keeps_the_layout_of_the_network(x):
 
 @pytest.mark.parametrize(
     ("data", "error", "match"),
-    [([], ValueError, "`data` has no items"), ("text", TypeError, "`data` is a str: give an array, a DataLoader")],
+    [([], ValueError, "`data` has no items"), ("text", TypeError, "`data` is a str: give a DataLoader")],
 )
 def test_predict_proba_refuses_what_are_no_data(pep, data, error, match):
     with pytest.raises(error, match=match):
@@ -227,13 +227,14 @@ def test_no_items_are_an_error(pep, tmp_path, data):
 @pytest.mark.parametrize(
     ("data", "error", "match"),
     [
-        ("text", TypeError, "`data` is a str: give an array, a DataLoader"),
+        ("text", TypeError, "`data` is a str: give a DataLoader"),
         (DataLoader(TensorDataset(torch.zeros(9, 5)), shuffle=True), ValueError, "`data` is shuffled"),
         (
             (torch.zeros(3, 5), torch.zeros(2)),
             ValueError,
-            "needs arrays of one length, but theirs are 2, 3",
+            "`data` has 3 inputs and 2 labels: each input needs one label",
         ),
+        ({"a": torch.zeros(3, 5), "b": torch.zeros(2)}, ValueError, "has 2, 3 inputs: .* all arrays one length"),
         (torch.full((3, 5), torch.nan), ValueError, "the prediction for item 0 is NaN"),
     ],
 )
@@ -281,6 +282,15 @@ def test_a_mapped_array_is_read_and_not_held(pep, x, tmp_path):
     np.testing.assert_allclose(
         read(tmp_path / "part")["log_probs"], read(tmp_path / "tensor")["log_probs"][7:], atol=1e-6
     )
+
+
+def test_changes_to_a_map_in_memory_count(pep, x, tmp_path):
+    """Of a copy-on-write map: the file still has the old numbers."""
+    np.save(tmp_path / "x.npy", x.numpy())
+    mapped = np.load(tmp_path / "x.npy", mmap_mode="c")
+    mapped *= 2
+    [found] = pm.stream(pep, mapped, batch_size=ITEMS, columns="probabilities")
+    np.testing.assert_allclose(found["probabilities"], pep.predict_proba(2 * x), atol=1e-6)
 
 
 def test_stream_gives_batches_as_they_come(pep, x):
