@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, fx, nn
 
 from peppermill.engines import PRECISIONS, autocast
-from peppermill.engines.network_shell import Shells, attributes_of, same_objects
-from peppermill.plumbing.nested import is_written, output_tensor
+from peppermill.engines.network_shell import Shells, attributes_of, is_written, same_objects
+from peppermill.plumbing.nested import output_tensor
 from peppermill.plumbing.networks import device_of
 from peppermill.plumbing.warnings import warn_user
 from peppermill.types import Params
@@ -96,7 +96,7 @@ class PlainForm:
 
     def is_current(self) -> bool:
         """Whether every attribute of the network is still the same, but for those that it changes itself."""
-        return bool(self.shells.changes_itself) or same_objects(self.attributes, attributes_of(self.shells.model))
+        return not self.shells.is_steady or same_objects(self.attributes, attributes_of(self.shells.model))
 
     def __call__(self, weights: Params, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
         with autocast(self.device, self.precision):
@@ -119,11 +119,8 @@ class TracedForm:
         self.writes, self.raised = False, False  # whether the network writes to its input, or refused a batch
         recorder = Recorder(model)
         self.graph, self.reads, self.modules = recorder.graph, [*recorder.reads.values()], [*model.modules()]
-        first: dict[int, str] = {}  # the network's own name of each array, by every path that the graph may read
-        arrays = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
-        names = {path: first.setdefault(id(value), path) for path, value in arrays}
         self.arguments: list[tuple[Argument, list[Tensor | None] | None]] = []  # with the values of those that stay
-        for argument, nodes in with_arguments(self.graph, recorder.root, names):
+        for argument, nodes in with_arguments(self.graph):
             varies = bool(argument.names() & set(selected))
             for node in nodes:
                 node.meta["varies"] = varies
@@ -131,7 +128,7 @@ class TracedForm:
         is_float32 = all(value.dtype == torch.float32 for value in self.state.values() if value.is_floating_point())
         if self.device.type == "cuda" and is_float32 and not self.precision and not torch.is_autocast_enabled("cuda"):
             fuse_relu(self.graph)
-        self.function = fx.GraphModule(recorder.root, self.graph)
+        self.function = fx.GraphModule(nn.Module(), self.graph)
         self.run = self.function.forward  # without the checks for hooks of a call of the module
 
     def fold(self, params: Params) -> list[Tensor | None]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, fx, nn
+from torch import Tensor, fx
 
 from peppermill.engines import Group, Members, autocast
 from peppermill.engines.inference_form import CHECKED_ITEMS, TracedForm, agree, different, kind_of
@@ -20,13 +20,9 @@ from peppermill.engines.loop import Runner, member_groups
 from peppermill.engines.member_weights import MemberWeights
 from peppermill.plumbing.nested import output_tensor
 
-ELEMENTWISE_MODULES = (
-    *(nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.SELU, nn.GELU, nn.SiLU, nn.Mish, nn.Tanh, nn.Sigmoid, nn.Softplus),
-    *(nn.Hardtanh, nn.Hardswish, nn.Hardsigmoid, nn.Softsign),
-)
 ELEMENTWISE_FUNCTIONS: tuple[Any, ...] = (
     *(F.relu, F.relu6, F.leaky_relu, F.elu, F.selu, F.gelu, F.silu, F.mish, F.softplus, F.hardtanh, F.hardswish),
-    *(torch.relu, torch.tanh, torch.sigmoid, F.tanh, F.sigmoid, torch.exp),
+    *(F.hardsigmoid, F.softsign, F.dropout, F.tanh, F.sigmoid, torch.relu, torch.tanh, torch.sigmoid, torch.exp),
     *(operator.add, operator.sub, operator.mul, operator.truediv, torch.add, torch.sub, torch.mul, torch.div),
 )
 ELEMENTWISE_METHODS = ("relu", "tanh", "sigmoid", "add", "sub", "mul", "div", "exp")
@@ -134,9 +130,6 @@ def _batched(form: TracedForm) -> fx.Graph | None:
                 return None
             if node.target is F.linear and node.args[1] in varying:
                 node.target, node.args[1].meta["kernel"] = member_linear, True
-            elif node.op == "call_module":
-                if not isinstance(form.function.get_submodule(str(node.target)), ELEMENTWISE_MODULES):
-                    return None
             elif node.target not in (F.linear, *ELEMENTWISE_FUNCTIONS, *ELEMENTWISE_METHODS) and node.op != "output":
                 return None
     return graph if varying else None

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from peppermill.engines.network_shell import shell_of
 from peppermill.ensemble import PepEnsemble
 from peppermill.likelihood import mean_prediction
-from peppermill.plumbing.nested import InputGuard, output_tensor
+from peppermill.plumbing.nested import call_on_copies, output_tensor
 from peppermill.plumbing.networks import as_network, device_of, in_training_mode
 from peppermill.predictions import likelihood_of
 from peppermill.types import LikelihoodLike
@@ -76,13 +76,13 @@ class McDropout(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         """ln of the averaged probability, in the network's own layout."""
-        shell, device, guard = shell_of(self.model), device_of(self.model), InputGuard()
+        shell, device = shell_of(self.model), device_of(self.model)
         for module in shell.modules():
             if isinstance(module, DROPOUT_LAYERS):
                 module.training = True
         with GENERATOR_LOCK, torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             torch.manual_seed(self.seed)
-            outputs = (output_tensor(guard(shell, args, kwargs)) for _ in range(self.passes))
+            outputs = (output_tensor(call_on_copies(shell, args, kwargs)) for _ in range(self.passes))
             predictions = [self.likelihood.predict(output) for output in outputs]
         return self.likelihood.outputs(mean_prediction(self.likelihood, torch.stack(predictions)))
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from peppermill.data import Batches
 from peppermill.likelihood import mean_prediction
-from peppermill.plumbing.nested import InputGuard, as_arguments, output_tensor
+from peppermill.plumbing.nested import as_arguments, call_on_copies, output_tensor
 from peppermill.plumbing.networks import as_network, refuse_training_mode
 from peppermill.predictions import likelihood_of
 from peppermill.types import Data, LikelihoodLike
@@ -39,7 +39,6 @@ class DeepEnsemble(nn.Module):
         for model in models:
             refuse_training_mode(model)
         self.models = nn.ModuleList(models)
-        self.guards = [InputGuard() for _ in models]
         self.likelihood = likelihood_of(models[0], likelihood)
         self.training = self.models.training = False
 
@@ -49,9 +48,7 @@ class DeepEnsemble(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         """ln of the averaged probability."""
-        outputs = (
-            output_tensor(guard(model, args, kwargs)) for guard, model in zip(self.guards, self.models, strict=True)
-        )
+        outputs = (output_tensor(call_on_copies(model, args, kwargs)) for model in self.models)
         predictions = [self.likelihood.predict(output) for output in outputs]
         return self.likelihood.outputs(mean_prediction(self.likelihood, torch.stack(predictions)))
 
@@ -116,9 +113,8 @@ class WeightAverage:
             norm.reset_running_stats()
             norm.momentum = None  # torch's way to say: a plain mean over all batches
             norm.train()
-        guard = InputGuard()
         for inputs, _ in Batches(data, averaged) if norms and data is not None else ():
-            guard(averaged, *as_arguments(inputs))
+            call_on_copies(averaged, *as_arguments(inputs))
         for norm, momentum in norms.items():
             norm.momentum = momentum
         return averaged.eval()
