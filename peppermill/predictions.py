@@ -11,7 +11,7 @@ from torch import Tensor
 from peppermill.data import Batches
 from peppermill.distributed.group import grouped
 from peppermill.likelihood import check_batch, first_items, likelihood_named
-from peppermill.plumbing.nested import InputGuard, as_arguments, digest_of, output_tensor
+from peppermill.plumbing.nested import as_arguments, call_on_copies, digest_of, output_tensor
 from peppermill.plumbing.networks import as_network, explain_shapes, refuse_training_mode, state_of
 from peppermill.plumbing.progress import progress
 from peppermill.types import Data, Likelihood, LikelihoodLike
@@ -71,11 +71,11 @@ def likelihood_of(predictor: Any, likelihood: str | Likelihood | None, *others: 
 @torch.no_grad()
 def _predict(predictor: Any, batches: Batches, likelihood: Likelihood) -> Predictions:
     refuse_training_mode(predictor)
-    parts, guard = [], InputGuard()
+    parts = []
     small: list[tuple[Tensor, Tensor]] = []
     with progress("predicting", batches.count_items()) as tick, explain_shapes(predictor):
         for inputs, labels in batches.share():
-            outputs = output_tensor(guard(predictor, *as_arguments(inputs)))
+            outputs = output_tensor(call_on_copies(predictor, *as_arguments(inputs)))
             check_batch(likelihood, outputs, labels, small)
             predicted = likelihood.items(likelihood.predict(outputs).double(), labels)
             parts.append((*predicted, first_items(likelihood, labels, len(predicted[1]))))

@@ -1,4 +1,4 @@
-"""How members run: the contract of the engines, and the table of them.
+"""How members run: the contract of the engines, the table of them, and what an engine keeps between calls.
 
 Three questions, three places. What is called? `inference_form.py`. With which weights? `member_weights.py`. How? One
 file for each engine; a rule, not a stopwatch, chooses among them, so that the same call gives the same bits every time.
@@ -6,18 +6,24 @@ file for each engine; a rule, not a stopwatch, chooses among them, so that the s
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from functools import partial
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from peppermill.noise import Noise
 from peppermill.perturbation import Perturbation
-from peppermill.plumbing.nested import bytes_of
+from peppermill.plumbing.nested import tensors_of
 from peppermill.views import IDENTITY, View
+
+if TYPE_CHECKING:
+    from peppermill.engines.member_weights import MemberWeights
 
 #: The low precisions in which a network may compute; noise, sums and averages stay in float32 and float64.
 PRECISIONS = {"bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -27,6 +33,10 @@ VMAP_ITEMS = {"cpu": 512, "cuda": 4096}  # items of a batch: beyond this, member
 
 #: Some members, ready to run: (args, kwargs) of one batch -> their outputs, [group, ...].
 Group = Callable[[tuple[Any, ...], dict[str, Any]], Tensor]
+
+#: What an engine does with a batch: its report, and the outputs of all members, [m, ...], as a function of the input;
+#: None if the members run one after another.
+Plan = tuple[str, Callable[[Tensor], Tensor] | None]
 
 
 @dataclass(frozen=True)
@@ -123,34 +133,98 @@ def engine_named(engine: str | Engine, precision: str | None = None) -> Engine:
             '`engine="graphs"` needs a CUDA GPU, and torch finds none here: use `engine="auto"`, which takes graphs '
             "where there is one."
         )
-    from peppermill.engines.loop import Runner  # the engines import this file
-
     return Runner(row.name, precision)
 
 
-def auto(runner: Any, weights: Any, members: Members, args: Any, kwargs: Any) -> Iterator[Group]:
+class Runner:
+    """An engine at work: what it keeps between calls, and the function of `ENGINES` that says how members run."""
+
+    def __init__(self, name: str, precision: str | None = None) -> None:
+        module, _, function = ENGINES[name].place.partition(":")
+        self.name, self.precision, self.report = name, precision, name
+        self.how: Callable[[MemberWeights, Members, Tensor], Plan] = getattr(import_module(module), function)
+        self.latest: MemberWeights | None = None  # replaced when network or noise is another
+        self.lock = threading.Lock()
+        self.run: Callable[..., Tensor] = lambda call, args, kwargs: call(args, kwargs)
+        if torch.cuda.is_available():
+            from peppermill.engines.out_of_memory import Room  # a CPU does without it
+
+            self.run = Room().run
+        self.of_view: dict[int, Runner] = {}  # a runner for each view, so that none drops what another keeps
+
+    def __reduce__(self) -> Any:
+        return Runner, (self.name, self.precision)  # a copy starts with an empty cache
+
+    def groups(self, members: Members, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Group]:
+        if members.views:
+            return self._groups_by_view(members, args, kwargs)
+        tensors = (*tensors_of((args, kwargs)), *members.model.parameters()) if torch.is_grad_enabled() else ()
+        if any(value.requires_grad for value in tensors):
+            from peppermill.engines.loop import differentiable_groups  # the engines import this file
+
+            self.report = "loop, because gradients may be wanted (use `torch.no_grad()`)"
+            return differentiable_groups(members, self.precision)
+        if torch.cuda.is_available():
+            from peppermill.engines.graphs import known_graph_group
+
+            if known := known_graph_group(self, members, args, kwargs):
+                return iter([known])
+        return self.planned_groups(members, args, kwargs)
+
+    def planned_groups(self, members: Members, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Group]:
+        """All members as one group if the engine has a plan for this batch, groups of one member otherwise."""
+        from peppermill.engines.loop import loop, member_groups
+        from peppermill.engines.member_weights import MemberWeights
+
+        with self.lock:
+            if self.latest is None or not (self.latest.form.takes(args, kwargs) and self.latest.is_current(members)):
+                self.latest = None  # frees the old weights before new ones are made
+                self.latest = MemberWeights(members, self.precision, args, kwargs, is_sparing=self.how is loop)
+            weights = self.latest
+
+        def plan(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[[Tensor], Tensor] | None:
+            if weights.form.is_traced and weights.form.takes(args, kwargs):
+                self.report, found = self.how(weights, members, args[0])
+                return found
+            reason = weights.plain.reason or "these inputs do not suit the traced network"
+            self.report = "loop" if self.name in ("auto", "loop") else f"loop, because {reason}"
+            return None
+
+        def together(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+            if found := plan(args, kwargs):
+                return found(args[0])
+            return torch.cat([group(args, kwargs) for group in member_groups(self.run, weights, members)])
+
+        return iter([together]) if plan(args, kwargs) else member_groups(self.run, weights, members)
+
+    def _groups_by_view(self, members: Members, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Group]:
+        for k, (view, part) in enumerate(members.parts()):
+            runner = self.of_view.setdefault(k, Runner(self.name, self.precision))
+            for group in runner.groups(part, *view.seen(args, kwargs)):
+                yield partial(view.outputs, group)
+                del group
+            self.report = runner.report
+
+
+def auto(weights: MemberWeights, members: Members, x: Tensor) -> Plan:
     """The engine that suits the network, the batch and the device.
 
     - vmap, if no convolution is perturbed, and the members' weights and the batch are small;
     - graphs, if the same members run again on a GPU, on a small batch;
     - otherwise the loop, with the members' weights kept if they fit.
     """
-    from peppermill.engines.vmap import together_of, vmap  # the engines import this file
+    from peppermill.engines.vmap import vmap  # the engines import this file
 
-    device = weights.form.device.type
-    items = max((len(value) for value in args if isinstance(value, Tensor) and value.ndim), default=0)
-    small = weights.is_small and items <= VMAP_ITEMS.get(device, 0)
-    if members.count > 1 and small and together_of(weights):
-        return vmap(runner, weights, members, args, kwargs)
-    if device == "cuda" and bytes_of((args, kwargs)) <= GRAPH_BYTES:
-        from peppermill.engines.graphs import graph_group, suits_graphs
+    if weights.is_small and x.ndim and len(x) <= VMAP_ITEMS.get(x.device.type, 0):
+        plan = vmap(weights, members, x)
+        if plan[1]:
+            return plan
+    if x.is_cuda and x.nbytes <= GRAPH_BYTES:
+        from peppermill.engines.graphs import graphs, suits_graphs
 
         if suits_graphs(weights, members):
-            return iter([graph_group(runner, weights, members)])
-    from peppermill.engines.loop import member_groups
-
-    runner.report = "loop"
-    return member_groups(runner, weights, members)
+            return graphs(weights, members, x)
+    return "loop", None
 
 
 def autocast(device: torch.device, precision: str | None) -> AbstractContextManager[Any]:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from peppermill.engines import Group, Members, autocast
-from peppermill.engines.inference_form import TracedForm, agree, different
-from peppermill.engines.loop import Runner, member_groups
+from peppermill.engines import Members, Plan, autocast
+from peppermill.engines.inference_form import agree, different
 from peppermill.engines.member_weights import MemberWeights
 from peppermill.engines.network_shell import shell_of
 from peppermill.plumbing.nested import output_tensor
@@ -19,17 +17,20 @@ from peppermill.types import Params
 from peppermill.views import View
 
 
-def compiled(runner: Runner, weights: MemberWeights, members: Members, args: Any, kwargs: Any) -> Iterator[Group]:
+def compiled(weights: MemberWeights, members: Members, x: Tensor) -> Plan:
     """One member after another through the compiled network; the first call takes as long as the compiler does."""
-    with weights.lock:
-        if isinstance(weights.form, TracedForm) and "compiled" not in weights.prepared:
-            plain, other = weights.form.run, (different(args[0]),)
-            weights.form.run = weights.prepared["compiled"] = torch.compile(weights.form.function)
-            params = weights.form.fold({})
-            if not agree(weights.form(params, other, {}), weights.plain({}, other, {})):
-                weights.form.run, weights.form.reason = plain, "the compiled network gives other outputs"
-    runner.report = f"loop, because {weights.form.reason}" if weights.form.reason else "compile"
-    return member_groups(runner, weights, members)
+
+    def is_right() -> bool:
+        form, other = weights.form, different(x)
+        run: Any = torch.compile(form.function)
+        with autocast(form.device, form.precision):
+            found = output_tensor(run(*form.fold({}), form.laid_out(other)))
+        agrees = agree(found, weights.plain({}, (other,), {}))
+        form.run = run if agrees else form.run
+        return agrees
+
+    agrees = weights.once("compile", is_right)
+    return "compile" if agrees else "loop, because the compiled network gives other outputs", None
 
 
 def compiled_outputs(members: Members, precision: str | None, args: Any, kwargs: Any) -> Tensor:

@@ -7,45 +7,29 @@ ensemble from one CUDA stream at a time.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from peppermill.engines import Group, Members
+from peppermill.engines import Group, Members, Plan, Runner
 from peppermill.engines.inference_form import agree, different
-from peppermill.engines.loop import Runner, member_groups
 from peppermill.engines.member_weights import MemberWeights
 
 MAX_GRAPHS = 8  # shapes of inputs whose graphs are kept
 
 
-def graphs(runner: Runner, weights: MemberWeights, members: Members, args: Any, kwargs: Any) -> Iterator[Group]:
+def graphs(weights: MemberWeights, members: Members, x: Tensor) -> Plan:
     """All members as one CUDA graph if the network can be captured, the loop otherwise."""
     if not suits_graphs(weights, members):
-        runner.report = f"loop, because {weights.form.reason or 'the weights change from pass to pass or do not fit'}"
-        return member_groups(runner, weights, members)
-    return iter([graph_group(runner, weights, members)])
+        return "loop, because the weights change from pass to pass or do not fit", None
+    graph = graph_of(weights, members, x)
+    return (f"loop, because {graph}", None) if isinstance(graph, str) else ("graphs", graph)
 
 
 def suits_graphs(weights: MemberWeights, members: Members) -> bool:
-    """Whether the network is traced, and the weights stay where a graph reads them."""
-    return weights.form.is_traced and members.keep and members.sigma != 0 and weights.fits(members.count)
-
-
-def graph_group(runner: Runner, weights: MemberWeights, members: Members) -> Group:
-    """All members as a graph for each shape of inputs; in the loop if the network cannot be captured."""
-
-    def outputs(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-        suits = weights.form.takes(args, kwargs)
-        graph = graph_of(weights, members, args[0]) if suits else "these inputs do not suit the traced network"
-        runner.report = f"loop, because {graph}" if isinstance(graph, str) else "graphs"
-        if not isinstance(graph, str):
-            return graph(args[0])
-        return torch.cat([group(args, kwargs) for group in member_groups(runner, weights, members)])
-
-    return outputs
+    """Whether the weights stay where a graph reads them."""
+    return members.keep and members.sigma != 0 and weights.fits(members.count)
 
 
 class Captured:
@@ -56,7 +40,7 @@ class Captured:
         self.lock = threading.Lock()
         with torch.inference_mode(False):  # tensors of inference mode cannot be written to outside of it
             self.input = x.clone()
-            self.weights = [weights.member(members.sigma, k, "members") for k in range(members.count)]
+            self.weights = [weights.member(members, k) for k in range(members.count)]
             streams = [torch.cuda.Stream() for _ in self.weights]  # type: ignore[no-untyped-call]
 
             def run() -> list[Tensor]:
@@ -125,7 +109,7 @@ def known_graph_group(runner: Runner, members: Members, args: Any, kwargs: Any) 
         if found is not None and latest and latest.is_current(members):
             runner.report = "graphs"
             return found
-        return graph_group(runner, runner.weights(members, args, kwargs), members)(args, kwargs)
+        return torch.cat([group(args, kwargs) for group in runner.planned_groups(members, args, kwargs)])
 
     return outputs if members.keep and graph(args, kwargs) else None
 

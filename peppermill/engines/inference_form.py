@@ -12,14 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 
 from peppermill.engines import PRECISIONS, autocast
-from peppermill.engines.network_shell import Shells, attributes_of, same_objects
-from peppermill.plumbing.nested import is_written, output_tensor
+from peppermill.engines.network_shell import Shells, attributes_of, is_written, same_objects
+from peppermill.plumbing.nested import output_tensor
 from peppermill.plumbing.networks import device_of
 from peppermill.plumbing.warnings import warn_user
 from peppermill.types import Params
@@ -95,8 +95,8 @@ class PlainForm:
         return True
 
     def is_current(self) -> bool:
-        """Whether every attribute of the network is still the same, but for those that it changes itself."""
-        return bool(self.shells.changes_itself) or same_objects(self.attributes, attributes_of(self.shells.model))
+        """Whether every attribute of the network is still the same, if its shells are used again."""
+        return not self.shells.is_steady or same_objects(self.attributes, attributes_of(self.shells.model))
 
     def __call__(self, weights: Params, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
         with autocast(self.device, self.precision):
@@ -106,7 +106,7 @@ class PlainForm:
 class TracedForm:
     """The network as a graph of torch.fx; the weights are the graph's arguments before its input."""
 
-    is_traced, reason = True, ""  # the reason why an engine runs it in the loop
+    is_traced = True
 
     def __init__(self, plain: PlainForm, selected: Sequence[str], channels_last: bool) -> None:
         from peppermill.engines.norm_folding import fuse_relu, with_arguments  # read only when a network is traced
@@ -116,29 +116,25 @@ class TracedForm:
         self.state = {name: value.detach() for name, value in (*model.named_parameters(), *model.named_buffers())}
         self.plain, self.selected, self.channels_last = plain, selected, channels_last
         self.agreed: dict[Any, bool] = {}  # whether the network gives the same outputs, by the kind of inputs
-        self.writes, self.raised = False, False  # whether the network writes to its input, or refused a batch
         recorder = Recorder(model)
         self.graph, self.reads, self.modules = recorder.graph, [*recorder.reads.values()], [*model.modules()]
-        first: dict[int, str] = {}  # the network's own name of each array, by every path that the graph may read
-        arrays = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
-        names = {path: first.setdefault(id(value), path) for path, value in arrays}
         self.arguments: list[tuple[Argument, list[Tensor | None] | None]] = []  # with the values of those that stay
-        for argument, nodes in with_arguments(self.graph, recorder.root, names):
+        for argument, nodes in with_arguments(self.graph):
             varies = bool(argument.names() & set(selected))
             for node in nodes:
                 node.meta["varies"] = varies
-            self.arguments.append((argument, None if varies else self._laid_out(argument.tensors(self.state))))
+            self.arguments.append((argument, None if varies else self._tensors(argument, self.state)))
         is_float32 = all(value.dtype == torch.float32 for value in self.state.values() if value.is_floating_point())
         if self.device.type == "cuda" and is_float32 and not self.precision and not torch.is_autocast_enabled("cuda"):
             fuse_relu(self.graph)
-        self.function = fx.GraphModule(recorder.root, self.graph)
+        self.function = fx.GraphModule(nn.Module(), self.graph)
         self.run = self.function.forward  # without the checks for hooks of a call of the module
 
     def fold(self, params: Params) -> list[Tensor | None]:
         """The weights of the graph for these parameters; what they do not touch is shared by all members."""
         state, weights = {**self.state, **params}, list[Tensor | None]()
         for argument, fixed in self.arguments:
-            weights += self._laid_out(argument.tensors(state)) if fixed is None else fixed
+            weights += self._tensors(argument, state) if fixed is None else fixed
         return weights
 
     def is_current(self) -> bool:
@@ -151,51 +147,43 @@ class TracedForm:
         with autocast(self.device, self.precision):
             return output_tensor(self.run(*weights, self.laid_out(args[0])))
 
-    def laid_out(self, x: Tensor) -> Tensor:
-        x = x.clone() if self.writes else x
-        return x.contiguous(memory_format=torch.channels_last) if self.channels_last and x.ndim == 4 else x
+    def laid_out(self, value: Tensor) -> Tensor:
+        """Images and kernels channels last, if that is the memory format of the form."""
+        return value.contiguous(memory_format=torch.channels_last) if self.channels_last and value.ndim == 4 else value
+
+    def _tensors(self, argument: Argument, state: Params) -> list[Tensor | None]:
+        """A layer's weight and bias, in the precision of the form, or another array."""
+        tensors = argument.tensors(state)
+        low = PRECISIONS[self.precision] if self.precision and len(tensors) == 2 else None
+        return [None if value is None else self.laid_out(value.to(low or value.dtype)) for value in tensors]
 
     def takes(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Whether these are arguments like those for which the network was traced, and it gives the right outputs.
-
-        The first inputs of each shape decide: they, and other inputs with other weights, go through both forms.
-        """
+        """Whether these are arguments like those for which the network was traced, and it gives the right outputs."""
         if _unusual_arguments(args, kwargs):
             return False
         if (kind := kind_of(args[0])) not in self.agreed:
-            x = args[0][:CHECKED_ITEMS]
-            moved = {name: moved_weight(self.state[name], k) for k, name in enumerate(self.selected)}
-            self.agreed[kind] = self._agrees(x, {}) and self._agrees(different(x), moved)
+            try:
+                self.agreed[kind] = self.agrees(args[0])
+            except Exception:  # of the network itself: the plain form, which runs next, raises it again
+                self.agreed[kind] = False
         return self.agreed[kind]
 
-    def _agrees(self, x: Tensor, params: Params) -> bool:
-        try:
-            given = x.clone()
-            found = self(self.fold(params), (given,), {})
-            self.writes |= is_written(x, given)
-            return agree(found, self.plain(params, (x,), {}))
-        except Exception:  # of the network itself: the plain form, which runs next, raises it again
-            self.raised = True
-            return False
-
-    def _laid_out(self, tensors: list[Tensor | None]) -> list[Tensor | None]:
-        """A layer's weight and bias, or another array, in the precision and memory format of the form."""
-        found = []
-        for value in tensors:
-            if value is not None and self.precision and len(tensors) == 2:
-                value = value.to(PRECISIONS[self.precision])
-            if value is not None and self.channels_last and value.ndim == 4:
-                value = value.contiguous(memory_format=torch.channels_last)
-            found.append(value)
-        return found
-
-
-Form: TypeAlias = PlainForm | TracedForm
+    def agrees(self, x: Tensor) -> bool:
+        """Whether the first items, and other inputs with other weights, give what they give in the plain form."""
+        x, moved = x[:CHECKED_ITEMS], {name: moved_weight(self.state[name], k) for k, name in enumerate(self.selected)}
+        for given, params in ((x, Params()), (different(x), moved)):
+            copy = self.laid_out(given.clone())  # the network may get inputs that have the layout already
+            found = self(self.fold(params), (copy,), {})
+            if is_written(given, copy):
+                raise TypeError("it writes to its input")
+            if not agree(found, self.plain(params, (given,), {})):
+                return False
+        return True
 
 
 def forms_of(
     model: nn.Module, selected: Sequence[str], precision: str | None, args: Any, kwargs: Any
-) -> tuple[PlainForm, Form]:
+) -> tuple[PlainForm, PlainForm | TracedForm]:
     """The plain network, and the traced one if it gives the same outputs, on a second, different batch too."""
     plain = PlainForm(model, precision)
     if _is_random(plain, args, kwargs):
@@ -213,10 +201,11 @@ def forms_of(
     for channels_last in (True, False) if args[0].ndim == 4 else (False,):
         try:
             form = TracedForm(plain, selected, channels_last)
+            form.agreed[kind_of(args[0])] = form.agrees(args[0])
             if form.takes(args, kwargs):
                 return plain, form
             plain.reason = "the traced network gives other outputs than the network"
-            if not channels_last and not form.raised:
+            if not channels_last:
                 warn_user(
                     f"this {type(model).__name__} gives other outputs when torch.fx traces it than when it is called, "
                     "so its members run as it is, one after another: the numbers are right, the time may be longer."

@@ -8,21 +8,17 @@ are dropped when a tensor of the network is written to or replaced.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable
 from operator import is_
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import torch
 from torch import nn
 
-from peppermill.engines import Group, Members
-from peppermill.engines.inference_form import PlainForm, forms_of
-from peppermill.perturbation import Perturbation
+from peppermill.engines import Members
+from peppermill.engines.inference_form import forms_of
 from peppermill.plumbing.networks import refuse_training_mode
 from peppermill.types import Params
-
-#: What is kept for the next call: the members of one sigma, their directions for another sigma, or nothing.
-Keep: TypeAlias = Literal["members", "directions", "nothing"]
 
 CPU_BYTES = 2**30  # of kept weights or directions, on a CPU
 SMALL_BYTES = 2**27  # of all members' weights: below this even `engine="loop"` keeps them
@@ -32,13 +28,14 @@ GPU_SHARE = 0.25  # of the memory that is free when the network is first seen, f
 class MemberWeights:
     """The network's forms and its members' weights, for one state of the network; safe to use from several threads."""
 
-    def __init__(self, members: Members, precision: str | None, args: Any, kwargs: Any) -> None:
+    def __init__(self, members: Members, precision: str | None, args: Any, kwargs: Any, is_sparing: bool) -> None:
         refuse_training_mode(members.model)
         self.members, self.state = members, NetworkState(members.model)
         self.autocast = _autocast()
         self.perturbation = members.perturbation()
-        self.plain, self.form = forms_of(members.model, members.selected, precision, args, kwargs)
-        self.prepared: dict[Any, Any] = {}  # what an engine made of these weights, by a key of its own
+        self.plain, form = forms_of(members.model, members.selected, precision, args, kwargs)
+        self.form: Any = form  # plans of engines are made of a TracedForm only
+        self.prepared: dict[Any, Any] = {}  # see `once`
         self.lock = threading.RLock()
         self._directions: dict[int, Params] = {}
         self._members: tuple[float, dict[int, Any]] = (0.0, {})
@@ -47,6 +44,8 @@ class MemberWeights:
         if device.type == "cuda":
             reserved = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
             self._most_bytes = GPU_SHARE * (torch.cuda.mem_get_info(device)[0] + reserved)
+        if is_sparing and not self.is_small:
+            self._most_bytes = 0.0  # one member is alive at a time
 
     def is_current(self, members: Members) -> bool:
         """Whether these are the members' weights: the same network in the same state, with the same noise."""
@@ -59,16 +58,23 @@ class MemberWeights:
             and self.form.is_current()
         )
 
-    def member(self, sigma: float, member: int, keep: Keep) -> Any:
-        """theta_j as weights of the network's form."""
-        if keep != "members" or not self.fits(self.perturbation.size):
-            return self.form.fold(self.made(sigma, member, keep))
+    def once(self, key: Any, make: Callable[[], Any]) -> Any:
+        """What an engine makes of these weights, by a key of its own."""
         with self.lock:
-            if self._members[0] != sigma:
-                self._members = (sigma, {})
+            if key not in self.prepared:
+                self.prepared[key] = make()
+            return self.prepared[key]
+
+    def member(self, members: Members, member: int) -> Any:
+        """theta_j as weights of the network's form."""
+        if not members.keep or not self.fits(self.perturbation.size):
+            return self.form.fold(self.made(members, member))
+        with self.lock:
+            if self._members[0] != members.sigma:
+                self._members = (members.sigma, {})
             kept = self._members[1]
             if member not in kept:
-                kept[member] = self.form.fold(self.made(sigma, member, keep))
+                kept[member] = self.form.fold(self.made(members, member))
             return kept[member]
 
     @property
@@ -80,15 +86,15 @@ class MemberWeights:
         """Whether this many copies of the selected weights may be kept."""
         return copies * self._bytes <= self._most_bytes
 
-    def made(self, sigma: float, member: int, keep: Keep) -> Params:
+    def made(self, members: Members, member: int) -> Params:
         """theta_j; the second member of an antithetic pair has the first one's direction, with the other sign."""
-        noise = self.perturbation.noise
+        noise, sigma = self.perturbation.noise, members.sigma
         antithetic = noise.antithetic and not noise.draws
         first, signed = (member - member % 2, -sigma if member % 2 else sigma) if antithetic else (member, sigma)
         with self.lock:
             direction = self._directions.pop(first, None) or self.perturbation.direction(first)
-            until_twin = antithetic and member == first and keep != "nothing"
-            if until_twin or (keep == "directions" and self.fits(self.perturbation.size // (1 + antithetic))):
+            until_twin = antithetic and member == first and self._most_bytes > 0
+            if until_twin or (not members.keep and self.fits(self.perturbation.size // (1 + antithetic))):
                 self._directions[first] = direction
         return self.perturbation.member(signed, first, direction)
 
@@ -116,12 +122,3 @@ class NetworkState:
 
     def _marks(self) -> list[int]:
         return [*[value.data_ptr() for value in self.tensors], *[value._version for value in self.counted]]
-
-
-def differentiable_groups(members: Members, precision: str | None) -> Iterator[Group]:
-    """Members whose outputs can be differentiated by the inputs and by the network's own parameters."""
-    refuse_training_mode(members.model)
-    plain, own = PlainForm(members.model, precision), dict(members.model.named_parameters())
-    perturbation = Perturbation({name: own[name] for name in members.selected}, members.noise, members.size)
-    for params in perturbation.members(members.sigma):
-        yield lambda args, kwargs, params=params: plain(params, args, kwargs).unsqueeze(0)  # type: ignore[misc]

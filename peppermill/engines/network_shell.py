@@ -6,15 +6,15 @@ import copy
 import gc
 import warnings
 import zlib
-from functools import partial
 from types import FunctionType
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
-from peppermill.plumbing.nested import InputGuard
+from peppermill.plumbing.nested import copied
 
 GUARDED_BYTES = 2**27  # of weights: the first call of a network with more does not look whether it writes to them
 MODULE_NAMES = {*vars(nn.Module())}  # the attributes in which torch keeps a module's own state
@@ -56,42 +56,40 @@ def shell_of(model: nn.Module, held: dict[int, Tensor] | None = None) -> nn.Modu
 class Shells:
     """Calls of one network with other weights, from any number of threads: each call has a shell of its own.
 
-    A network that changes itself in a call (it counts, or keeps something made of its weights) gets a new shell for
+    The first call shows whether the network is steady. One that changes itself (it counts, writes to its weights, or
+    keeps something made of them) or holds a weight in several places gets a new shell and copies of its weights for
     every call, so that no member sees what another left behind. Tensors that the user's own calls left in it are
     forgotten, too, if the network can make them again.
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self.model, self.guard = model, InputGuard()
-        self.own = dict(model.named_parameters())
+        self.model, self.own, self.idle = model, dict(model.named_parameters()), list[nn.Module]()
         self.is_small = sum(value.nbytes for value in self.own.values()) <= GUARDED_BYTES
-        self.aliases = _aliases(model)
-        self.idle = [shell_of(model)] if not _kept_tensors(model) and not self.aliases else []
-        self.changes_itself: bool | None = None  # unknown before the first call
+        self.is_steady: bool | None = None  # unknown before the first call
         self.may_forget = True
 
     def __call__(self, params: dict[str, Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        forgotten: list[Any] = []
         weights = {**self.own, **params}  # all: `functional_call` leaves another weight in a module that occurs twice
-        held: dict[int, Tensor] = {}
-        if self.aliases:
-            weights = {name: value.clone() for name, value in weights.items()}
-            for alias, name in self.aliases:
-                start = alias.storage_offset() - self.own[name].storage_offset()
-                held[id(alias)] = weights[name].as_strided(alias.shape, alias.stride(), start)
+        if self.is_steady:
+            try:
+                shell = self.idle.pop()
+            except IndexError:
+                shell = shell_of(self.model)
+            outputs = functional_call(shell, weights, copied(args), copied(kwargs))
+            self.idle.append(shell)  # only after success: an interrupted shell may hold a member's weights
+            return outputs
+        aliases, held = _aliases(self.model), dict[int, Tensor]()
+        copies = {name: value.clone() for name, value in weights.items()} if self.is_small or aliases else weights
+        for alias, name in aliases:
+            start = alias.storage_offset() - self.own[name].storage_offset()
+            held[id(alias)] = copies[name].as_strided(alias.shape, alias.stride(), start)
+        shell = shell_of(self.model, held)
+        forgotten = _kept_tensors(shell) if self.may_forget else []
+        for space, name in forgotten:
+            del space[name]
+        before = attributes_of(shell)
         try:
-            shell = self.idle.pop()
-        except IndexError:
-            shell = shell_of(self.model, held)
-            forgotten = _kept_tensors(shell) if self.may_forget else []
-            for space, name in forgotten:
-                del space[name]
-        before = attributes_of(shell) if self.changes_itself is None else None
-        try:
-            if self.is_small and not self.aliases:  # a network that writes to its weights gets a copy of these, too
-                outputs = self.guard(partial(_called, shell), (weights, *args), kwargs)
-            else:
-                outputs = self.guard(partial(_called, shell, weights), args, kwargs)
+            outputs = functional_call(shell, copies, copied(args), copied(kwargs))
         except Exception:
             if not forgotten:
                 raise
@@ -99,11 +97,16 @@ class Shells:
         if forgotten and (outputs is None or len(_kept_tensors(shell)) < len(forgotten)):
             self.may_forget = False  # it does not make them again: they are data, not a cache
             return self(params, args, kwargs)
-        if before is not None:
-            self.changes_itself = not same_objects(before, attributes_of(shell))
-        if not self.changes_itself and not self.aliases:
-            self.idle.append(shell)  # only after success: an interrupted shell may hold a member's weights
+        if self.is_steady is None:
+            written = copies is not weights and any(is_written(weights[name], copies[name]) for name in weights)
+            self.is_steady = same_objects(before, attributes_of(shell)) and not written and not aliases
         return outputs
+
+
+def is_written(before: Tensor, copy: Tensor) -> bool:
+    """Whether a call that got this copy wrote to it; writes through numpy or `.data` show in the values alone."""
+    same = (before == copy) | (before != before)  # NaN equals NaN
+    return (not copy.is_inference() and copy._version > 0) or not bool(same.all())
 
 
 def _kept_tensors(model: nn.Module) -> list[tuple[dict[str, Any], str]]:
@@ -122,10 +125,6 @@ def _aliases(model: nn.Module) -> list[tuple[Tensor, str]]:
     found = [value for value in attributes_of(model) if type(value) in (Tensor, nn.Parameter) and id(value) not in flat]
     pointers = [(value, value.untyped_storage().data_ptr()) for value in found if value.layout == torch.strided]
     return [(value, own[pointer]) for value, pointer in pointers if pointer and pointer in own]
-
-
-def _called(shell: nn.Module, params: dict[str, Tensor], *args: Any, **kwargs: Any) -> Any:
-    return torch.func.functional_call(shell, params, args, kwargs)
 
 
 def attributes_of(model: nn.Module) -> list[Any]:
@@ -165,10 +164,8 @@ def _refuse_closures(model: nn.Module) -> None:
         for name, value in vars(module).items():
             if name in MODULE_NAMES and not name.startswith("_forward"):
                 continue
-            inside = (
-                value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else [value]
-            )
-            cells = [cell for each in inside if isinstance(each, FunctionType) for cell in each.__closure__ or ()]
+            functions = [each for each in (value, *gc.get_referents(value)) if isinstance(each, FunctionType)]
+            cells = [cell for function in functions for cell in function.__closure__ or ()]
             if any(isinstance(cell.cell_contents, (nn.Module, Tensor)) for cell in cells):
                 raise TypeError(
                     f"`{path + '.' if path else ''}{name}` is a function that holds parts of the network, so a copy of "

@@ -8,29 +8,24 @@ from typing import Any, TypeAlias
 
 import torch
 import torch.nn.functional as F
-from torch import fx, nn
+from torch import fx
 
 from peppermill.engines.inference_form import Argument, Norm
-from peppermill.engines.recorder import NORMS
 
 PRODUCTS: tuple[Any, ...] = (F.conv1d, F.conv2d, F.conv3d, F.linear)
 RELUS: tuple[Any, ...] = (F.relu, torch.relu, torch.relu_, "relu", "relu_")
-NORM_ARGUMENTS = ("input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps")
-IDENTITIES = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.Identity)
 CHECKS: tuple[Any, ...] = (torch._assert, getattr, operator.eq, operator.ne, operator.le, operator.ge)
 
 #: A node of a graph; torch types what a node holds as a union of twenty types.
 Node: TypeAlias = Any
 
 
-def with_arguments(graph: fx.Graph, root: nn.Module, names: dict[str, str]) -> list[tuple[Argument, list[Node]]]:
-    """Make arguments of the weights in the graph, with the norms folded in; `names` maps paths to names of arrays."""
-    for node in [node for node in graph.nodes if node.op == "call_module"]:
-        _simplify(graph, node, root.get_submodule(node.target))
+def with_arguments(graph: fx.Graph) -> list[tuple[Argument, list[Node]]]:
+    """Make arguments of the weights in the graph, with the norms folded in."""
     for node in reversed(list(graph.nodes)):  # checks of shapes, and what was computed for them alone
         if node.target in CHECKS and not node.users:
             graph.erase_node(node)
-    named = {node: names[node.target] for node in graph.nodes if node.op == "get_attr"}  # KeyError: a constant
+    named = {node: str(node.target) for node in graph.nodes if node.op == "get_attr"}
     layers = {
         node: Argument((named[node.args[1]], named[node.args[2]] if node.args[2] else None))
         for node in graph.nodes
@@ -53,34 +48,13 @@ def with_arguments(graph: fx.Graph, root: nn.Module, names: dict[str, str]) -> l
     return arguments
 
 
-def _simplify(graph: fx.Graph, node: Node, module: Any) -> None:
-    """A module that does nothing here vanishes; a batch norm, a ReLU or a flattening becomes a call of a function."""
-    if isinstance(module, IDENTITIES):
-        node.replace_all_uses_with(node.args[0])
-        graph.erase_node(node)
-    elif type(module) in NORMS:
-        if module.running_mean is None:
-            raise TypeError("a batch norm without running statistics depends on the whole batch")
-        with graph.inserting_before(node):
-            arrays = [
-                graph.get_attr(f"{node.target}.{name}") if getattr(module, name) is not None else None
-                for name in NORM_ARGUMENTS[1:5]
-            ]
-        node.op, node.target = "call_function", F.batch_norm
-        node.args = (node.args[0], *arrays, False, 0.0, module.eps)
-    elif type(module) in (nn.ReLU, nn.Flatten):  # functions take less time to call
-        node.op, node.target = "call_function", torch.relu if type(module) is nn.ReLU else torch.flatten
-        node.args += () if type(module) is nn.ReLU else (module.start_dim, module.end_dim)
-
-
 def _fold_norm(graph: fx.Graph, node: Node, named: dict[Node, str], layers: dict[Node, Argument]) -> None:
     """Fold a norm into the layer that feeds it, or into the only layer that it feeds."""
-    given = dict(zip(NORM_ARGUMENTS, node.args, strict=False)) | node.kwargs
-    arrays = [given.get(name) for name in NORM_ARGUMENTS[1:5]]
-    x: Any = given["input"]
-    if given.get("training") or arrays[0] is None or any(array and array not in named for array in arrays):
+    x, mean, variance = node.args  # as `F.batch_norm` hands them on
+    arrays = (mean, variance, node.kwargs["weight"], node.kwargs["bias"])
+    if node.kwargs["training"] or any(array and array not in named for array in arrays):
         return
-    norm = Norm(tuple(named[array] if array else None for array in arrays), given.get("eps", 1e-5))
+    norm = Norm(tuple(named[array] if array else None for array in arrays), node.kwargs["eps"])
     following = next(iter(node.users))
     if x in layers and len(x.users) == 1 and not layers[x].after:
         layers[x] = replace(layers[x], after=norm)

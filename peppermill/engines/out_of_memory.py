@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from peppermill.plumbing.nested import map_tensors
+from peppermill.plumbing.nested import map_tensors, tensors_of
 from peppermill.plumbing.warnings import warn_user
 
 
@@ -54,6 +54,4 @@ class Room:
 
 def _count(args: Any, kwargs: Any) -> int:
     """The number of items in a batch: the length of its first tensor."""
-    lengths: list[int] = []
-    map_tensors(lambda value: lengths.extend(value.shape[:1]), (args, kwargs))
-    return lengths[0] if lengths else 1
+    return next((len(value) for value in tensors_of((args, kwargs)) if value.ndim), 1)

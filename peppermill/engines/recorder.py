@@ -11,6 +11,7 @@ from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, fx, nn
 from torch.overrides import TorchFunctionMode
 
@@ -37,26 +38,21 @@ class Recorder(fx.Tracer):
         super().__init__()
         self.root, self.graph = shell_of(model), fx.Graph()
         self.tensor_attrs = {value: path for path, value in self.root.named_buffers()}
-        self.paths = {module: path for path, module in self.root.named_modules()}
-        self.own = {module: vars(model.get_submodule(path)) for module, path in self.paths.items()}
+        self.own = {module: vars(model.get_submodule(path)) for path, module in self.root.named_modules()}
         self.reads: dict[Any, tuple[Mapping[str, Any], str, Any]] = {}  # where, under which name, and what
         self.codes: dict[Any, dict[str, Any]] = {}  # the functions that ran, with their globals
         self.others = {getattr(function, "__code__", None) for function in gc.callbacks}  # may run at any time
         with ThreadPoolExecutor(1) as own:  # which alone has the profile function and the mode that watch the code
             own.submit(self._record).result()
-        for code, namespace in self.codes.items():
-            steps = list(dis.get_instructions(code))
-            if {*code.co_freevars} - {"__class__"} or any(step.opname == "IMPORT_NAME" for step in steps):
+        for code in self.codes:
+            if {*code.co_freevars} - {"__class__"} or "IMPORT_NAME" in {
+                step.opname for step in dis.get_instructions(code)
+            }:
                 raise TypeError(f"`{code.co_name}` reads what an outer function or an import may change")
-            names = {step.argval for step in steps if step.opname == "LOAD_GLOBAL"}
-            attributes = {step.argval for step in steps if step.opname in ("LOAD_ATTR", "LOAD_METHOD")}
-            self._note_all(namespace, names, attributes)
-            for kind in {base for module in self.paths for base in type(module).__mro__}:
-                if not _is_pure(kind.__module__):  # by `type(self)` or in a class method
-                    self._note_all(kind, attributes, attributes)
+        self._note_globals()
 
     def _record(self) -> None:
-        kinds = {module: type(module) for module in self.paths}
+        kinds = {module: type(module) for module in self.own}
         watched = {kind: self._watched(kind) for kind in set(kinds.values())}
         x = self.create_proxy("placeholder", "x", (), {})
         for module, kind in kinds.items():
@@ -75,33 +71,38 @@ class Recorder(fx.Tracer):
         if event == "call" and frame.f_code not in self.others and not _is_pure(frame.f_globals.get("__name__")):
             self.codes[frame.f_code] = frame.f_globals
 
+    def _note_globals(self) -> None:
+        """Note what the code may have read of its files, of the network's classes, and of files and classes therein."""
+        names = {name for code in self.codes for name in code.co_names}
+        pending: list[Any] = [*self.codes.values(), *(base for module in self.own for base in type(module).__mro__)]
+        pending += [value for _, _, value in self.reads.values()]
+        seen: set[int] = set()
+        while pending:
+            holder = pending.pop()
+            home = holder.__name__ if isinstance(holder, ModuleType) else getattr(holder, "__module__", None)
+            if isinstance(holder, (dict, ModuleType, type)) and id(holder) not in seen and not _is_pure(home):
+                seen.add(id(holder))
+                pending += [self._note(holder, name) for name in names & _space_of(holder).keys()]
+
     def _note(self, holder: Any, name: str) -> Any:
         """Note what a class, a file or a module's own dict holds under this name: code, or what no one can change."""
-        space = holder if isinstance(holder, dict) else vars(holder)
+        space = _space_of(holder)
         self.reads[id(holder), name] = space, name, (value := space.get(name))
         if not _is_constant(value) and not isinstance(value, ModuleType):
             raise TypeError(f"it reads `{name}`, a {type(value).__name__} that may change")
         return value
-
-    def _note_all(self, holder: Any, names: set[str], attributes: set[str], seen: tuple[Any, ...] = ()) -> None:
-        """Note the names that a function reads, and which attributes it may read of files and classes among them."""
-        for name in names & (holder if isinstance(holder, dict) else vars(holder)).keys():
-            value = self._note(holder, name)
-            home = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
-            if isinstance(value, (ModuleType, type)) and value not in seen and not _is_pure(home):
-                self._note_all(value, attributes, attributes, (*seen, value))
 
     def _watched(self, kind: type) -> type:
         recorder = self
 
         class Watched(kind):  # type: ignore[misc]
             def __call__(self, *args: Any, **kwargs: Any) -> Any:
-                has_state = next(self.parameters(), next(self.buffers(), None)) is not None
-                if kind not in NORMS and (has_state or not kind.__module__.startswith("torch.nn.")):
+                if kind not in NORMS:
                     return super().__call__(*args, **kwargs)
-                for name in vars(self).keys() - MODULE_NAMES:  # one operation, which may read each of them
-                    recorder._note(recorder.own[self], name)
-                return recorder.create_proxy("call_module", recorder.paths[self], args, kwargs)
+                if self.running_mean is None:
+                    raise TypeError("a batch norm without running statistics depends on the whole batch")
+                arrays = self.running_mean, self.running_var, self.weight, self.bias
+                return F.batch_norm(args[0], *arrays, eps=self.eps)
 
             def __getattribute__(self, name: str) -> Any:
                 value = super().__getattribute__(name)
@@ -130,6 +131,10 @@ class _NoValues(TorchFunctionMode):
         if not with_input and function.__name__ not in METADATA and any(isinstance(value, Tensor) for value in args):
             raise TypeError(f"it computes with its weights alone (`{function.__name__}`)")
         return function(*args, **(kwargs or {}))
+
+
+def _space_of(holder: Any) -> Mapping[str, Any]:
+    return holder if isinstance(holder, dict) else vars(holder)
 
 
 def _is_constant(value: Any) -> bool:

@@ -7,84 +7,73 @@ operations need no change, and what no perturbed weight touches runs once for al
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
-from peppermill.engines import Group, Members, autocast
+from peppermill.engines import Members, Plan, autocast
 from peppermill.engines.inference_form import CHECKED_ITEMS, TracedForm, agree, different, kind_of
-from peppermill.engines.loop import Runner, member_groups
 from peppermill.engines.member_weights import MemberWeights
 from peppermill.plumbing.nested import output_tensor
 
-ELEMENTWISE_MODULES = (
-    *(nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.SELU, nn.GELU, nn.SiLU, nn.Mish, nn.Tanh, nn.Sigmoid, nn.Softplus),
-    *(nn.Hardtanh, nn.Hardswish, nn.Hardsigmoid, nn.Softsign),
-)
 ELEMENTWISE_FUNCTIONS: tuple[Any, ...] = (
     *(F.relu, F.relu6, F.leaky_relu, F.elu, F.selu, F.gelu, F.silu, F.mish, F.softplus, F.hardtanh, F.hardswish),
-    *(torch.relu, torch.tanh, torch.sigmoid, F.tanh, F.sigmoid, torch.exp),
+    *(F.hardsigmoid, F.softsign, F.dropout, F.tanh, F.sigmoid, torch.relu, torch.tanh, torch.sigmoid, torch.exp),
     *(operator.add, operator.sub, operator.mul, operator.truediv, torch.add, torch.sub, torch.mul, torch.div),
 )
 ELEMENTWISE_METHODS = ("relu", "tanh", "sigmoid", "add", "sub", "mul", "div", "exp")
-NOT_DENSE = "not only dense layers are perturbed"
 
 
-def vmap(runner: Runner, weights: MemberWeights, members: Members, args: Any, kwargs: Any) -> Iterator[Group]:
+def vmap(weights: MemberWeights, members: Members, x: Tensor) -> Plan:
     """All members together if the network suits it, the loop otherwise."""
-    together = together_of(weights)
-    if together is None or members.count == 1:
-        reason = weights.form.reason or NOT_DENSE if members.count > 1 else "there is one member"
-        runner.report = f"loop, because {reason}"
-        return member_groups(runner, weights, members)
-    stacked = together.stacked(members)
-
-    def outputs(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-        suits = together.form.takes(args, kwargs) and together.agrees(stacked, members, args[0])
-        runner.report = "vmap" if suits else f"loop, because {NOT_DENSE}"
-        if suits:
-            return together(stacked, args[0])
-        return torch.cat([group(args, kwargs) for group in member_groups(runner, weights, members)])
-
-    return iter([outputs])
+    if members.count == 1:
+        return "loop, because there is one member", None
+    together: Together = weights.once("vmap", lambda: Together(weights))
+    if not weights.once(("vmap", kind_of(x)), lambda: together.agrees(members, x)):
+        return "loop, because not only dense layers are perturbed", None
+    return "vmap", partial(together, together.stacked(members))
 
 
 class Together:
     """A dense network with the members as a leading dimension, and their stacked weights."""
 
-    def __init__(self, weights: MemberWeights, form: TracedForm, graph: fx.Graph) -> None:
-        self.weights, self.form, self.run = weights, form, fx.GraphModule(form.function, graph).forward
-        self.placeholders = [node for node in graph.nodes if node.op == "placeholder"][:-1]  # the last is the input
-        self.kept: tuple[float, list[Tensor | None]] | None = None
-        self.agreed: dict[Any, bool] = {}  # whether all members together are the members, by the kind of inputs
+    def __init__(self, weights: MemberWeights) -> None:
+        self.weights, self.form, self.graph = weights, weights.form, _batched(weights.form)
+        self.sigma, self.stack = 0.0, list[Any]()  # the members at one sigma; 0 if there are none
+        if self.graph:
+            self.run = fx.GraphModule(nn.Module(), self.graph).forward
+            self.placeholders = [node for node in self.graph.nodes if node.op == "placeholder"][
+                :-1
+            ]  # without the input
 
     def __call__(self, stacked: list[Tensor | None], x: Tensor) -> Tensor:
         with autocast(self.form.device, self.form.precision):
             return output_tensor(self.run(*stacked, self.form.laid_out(x)))
 
-    def agrees(self, stacked: list[Tensor | None], members: Members, x: Tensor) -> bool:
+    def agrees(self, members: Members, x: Tensor) -> bool:
         """Whether inputs of this kind give what the members give one by one, on other inputs of that kind."""
-        if (kind := kind_of(x)) not in self.agreed:
-            other = different(x[:CHECKED_ITEMS])
-            try:
-                found = self(stacked, other)
-                expected = [self.form(self._member(members, k), (other,), {}) for k in range(members.size)]
-                self.agreed[kind] = agree(found, torch.stack(expected))
-            except RuntimeError:  # of shapes: inputs with more dimensions than items and features
-                self.agreed[kind] = False
-        return self.agreed[kind]
+        if self.graph is None:
+            return False
+        other, stacked = different(x[:CHECKED_ITEMS]), self.stacked(members)
+        try:
+            found = self(stacked, other)
+        except RuntimeError:  # of shapes: inputs with more dimensions than items and features
+            return False
+        expected = [self.form(self.form.fold(self.weights.made(members, k)), (other,), {}) for k in range(members.size)]
+        return agree(found, torch.stack(expected))
 
     def stacked(self, members: Members) -> list[Tensor | None]:
         """The members' weights side by side, kernels transposed as `baddbmm` takes them; filled member by member."""
         with self.weights.lock:
-            if self.kept and self.kept[0] == members.sigma:
-                return self.kept[1]
-            self.kept, stacked = None, list[Any]()  # frees the old stack before the new one is made
+            if self.sigma == members.sigma:
+                return self.stack
+            stacked = list[Any]()
+            self.sigma, self.stack = 0.0, stacked  # frees the old stack before the new one is made
             for member in range(members.size):
-                weights = self._member(members, member)
+                weights = self.form.fold(self.weights.made(members, member))
                 for column, (node, value) in enumerate(zip(self.placeholders, weights, strict=True)):
                     if node.meta["varies"] and value is not None:
                         value = value.mT if "kernel" in node.meta else value.unsqueeze(0)
@@ -93,23 +82,8 @@ class Together:
                         stacked[column][member] = value
                     elif member == 0:
                         stacked.append(value)
-            self.kept = (members.sigma, stacked) if members.keep else None
+            self.sigma = members.sigma
             return stacked
-
-    def _member(self, members: Members, member: int) -> Any:
-        params = self.weights.made(members.sigma, member, "members" if members.keep else "directions")
-        return self.form.fold(params)
-
-
-def together_of(weights: MemberWeights) -> Together | None:
-    """The network with members as a leading dimension; None if it does not consist of dense layers."""
-    with weights.lock:
-        if "together" not in weights.prepared:
-            weights.prepared["together"] = None
-            if isinstance(weights.form, TracedForm) and (graph := _batched(weights.form)):
-                weights.prepared["together"] = Together(weights, weights.form, graph)
-        found: Together | None = weights.prepared["together"]
-        return found
 
 
 def member_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -134,9 +108,6 @@ def _batched(form: TracedForm) -> fx.Graph | None:
                 return None
             if node.target is F.linear and node.args[1] in varying:
                 node.target, node.args[1].meta["kernel"] = member_linear, True
-            elif node.op == "call_module":
-                if not isinstance(form.function.get_submodule(str(node.target)), ELEMENTWISE_MODULES):
-                    return None
             elif node.target not in (F.linear, *ELEMENTWISE_FUNCTIONS, *ELEMENTWISE_METHODS) and node.op != "output":
                 return None
     return graph if varying else None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping
-from itertools import starmap
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -72,38 +71,18 @@ def bytes_of(inputs: Inputs) -> int:
     return sum(tensor.nbytes for tensor in tensors_of(inputs))
 
 
-def is_written(before: Tensor, copy: Tensor) -> bool:
-    """Whether a call that got this copy wrote to it; writes through numpy or `.data` show in the values alone."""
-    same = (before == copy) | (before != before)  # NaN equals NaN
-    return (not copy.is_inference() and copy._version > 0) or not bool(same.all())
+def call_on_copies(network: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The network's outputs; it gets copies of the tensors, because it may write to its inputs."""
+    return network(*copied(args), **copied(kwargs))
 
 
-class InputGuard:
-    """Calls a network that may write to its inputs: then it gets a copy of each batch. The first calls show it."""
-
-    def __init__(self) -> None:
-        self.writes: dict[Any, bool] = {}  # by the types of the inputs
-
-    def __call__(self, network: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        values = (*args, *kwargs.values())
-        kinds = tuple((value.dtype, value.ndim) for value in values if isinstance(value, Tensor))
-        if self.writes.get(kinds) is False:
-            return network(*args, **kwargs)
-        pairs: list[tuple[Tensor, Tensor]] = []
-        outputs = network(*_copied(args, pairs), **_copied(kwargs, pairs))
-        if kinds not in self.writes:
-            self.writes[kinds] = any(starmap(is_written, pairs))
-        return outputs
-
-
-def _copied(value: Any, pairs: list[tuple[Tensor, Tensor]]) -> Any:
-    """The same structure with copies of its tensors, which are noted beside the tensors."""
+def copied(value: Any) -> Any:
+    """The same structure with copies of its tensors."""
     if isinstance(value, Tensor):
-        pairs.append((value, value.clone()))
-        return pairs[-1][1]
+        return value.clone()
     if type(value) is dict:
-        return {key: _copied(part, pairs) for key, part in value.items()}
-    return type(value)(_copied(part, pairs) for part in value) if type(value) in (tuple, list) else value
+        return {key: copied(part) for key, part in value.items()}
+    return type(value)(map(copied, value)) if type(value) in (tuple, list) else value
 
 
 def call(model: Any, inputs: Inputs) -> Any:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from peppermill.data import Batches
 from peppermill.engines.network_shell import shell_of
 from peppermill.ensemble import PepEnsemble
-from peppermill.plumbing.nested import InputGuard, as_arguments, output_tensor
+from peppermill.plumbing.nested import as_arguments, call_on_copies, output_tensor
 from peppermill.plumbing.networks import as_network, device_of, in_training_mode, refuse_training_mode
 from peppermill.predictions import likelihood_of
 from peppermill.types import Data, Likelihood, LikelihoodLike
@@ -84,13 +84,13 @@ class McDropout(nn.Module):
         self.training = in_training_mode(model)
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        shell, device, guard = shell_of(self.model), device_of(self.model), InputGuard()
+        shell, device = shell_of(self.model), device_of(self.model)
         for module in shell.modules():
             if isinstance(module, DROPOUT_LAYERS):
                 module.training = True
         with GENERATOR_LOCK, torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             torch.manual_seed(self.seed)
-            return average(self.likelihood, (guard(shell, args, kwargs) for _ in range(self.passes)))
+            return average(self.likelihood, (call_on_copies(shell, args, kwargs) for _ in range(self.passes)))
 
     def extra_repr(self) -> str:
         return f"passes={self.passes}, seed={self.seed}"
@@ -116,7 +116,6 @@ class DeepEnsemble(nn.Module):
         for model in models:
             refuse_training_mode(model)
         self.models = nn.ModuleList(models)
-        self.guards = [InputGuard() for _ in models]
         self.likelihood = likelihood_of(models[0], likelihood)
         self.training = self.models.training = False
 
@@ -125,8 +124,7 @@ class DeepEnsemble(nn.Module):
         return len(self.models)
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        pairs = zip(self.guards, self.models, strict=True)
-        return average(self.likelihood, (guard(model, args, kwargs) for guard, model in pairs))
+        return average(self.likelihood, (call_on_copies(model, args, kwargs) for model in self.models))
 
     def extra_repr(self) -> str:
         return f"size={self.size}"
@@ -189,9 +187,8 @@ class WeightAverage:
             norm.reset_running_stats()
             norm.momentum = None  # torch's way to say: a plain mean over all batches
             norm.train()
-        guard = InputGuard()
         for inputs, _ in Batches(data, averaged) if norms and data is not None else ():
-            guard(averaged, *as_arguments(inputs))
+            call_on_copies(averaged, *as_arguments(inputs))
         for norm, momentum in norms.items():
             norm.momentum = momentum
         return averaged.eval()

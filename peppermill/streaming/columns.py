@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from peppermill.likelihood import check_batch
-from peppermill.plumbing.nested import InputGuard, as_arguments, map_tensors, output_tensor, placed
+from peppermill.plumbing.nested import as_arguments, call_on_copies, map_tensors, output_tensor, placed
 from peppermill.plumbing.networks import as_network, device_of, dtype_of, explain_shapes, refuse_training_mode
 from peppermill.predictions import likelihood_of
 from peppermill.streaming.numbered_batches import NumberedBatch, read_ahead, stream_of
@@ -55,7 +55,7 @@ class BatchColumns:
         self.names, self.top = column_names(columns, self.likelihood, self.members), top
         if top is not None and (top < 1 or not set(OF_CLASSES) & set(self.names)):
             raise ValueError(f"`top={top}` must be at least 1, with a column {' or '.join(OF_CLASSES)} to shorten.")
-        self.device, self.dtype, self.guard = device_of(self.predictor), dtype_of(self.predictor), InputGuard()
+        self.device, self.dtype = device_of(self.predictor), dtype_of(self.predictor)
         self.small: list[tuple[Tensor, Tensor]] = []
 
     @torch.no_grad()
@@ -92,10 +92,10 @@ class BatchColumns:
         if unsure and self.members:
             found = self.predictor.uncertainty(*args, **kwargs)
             return self.likelihood.predict(found.outputs), dict(found.values)
-        if self.members:  # which guard the inputs themselves
+        if self.members:  # which protect the inputs themselves
             outputs = self.predictor(*args, **kwargs)
         else:
-            outputs = output_tensor(self.guard(self.predictor, args, kwargs))
+            outputs = output_tensor(call_on_copies(self.predictor, args, kwargs))
             shape = outputs.shape[1:] if outputs.ndim < 2 else self.likelihood.predict(outputs[:1]).shape[1:-1]
             kind = torch.double if self.likelihood.name == "gaussian" else torch.long
             labels = torch.zeros(len(outputs), *shape, dtype=kind, device=outputs.device)

@@ -262,7 +262,7 @@ ZOO = {
         lambda: normed(nn.Unflatten(1, (1, 6)), nn.Conv1d(1, 4, 3), nn.BatchNorm1d(4), nn.Flatten(), nn.Linear(16, 3))
     ),
     "tied weights": Case(tied, is_dense=True),
-    "parametrized": Case(lambda: nn.Sequential(parametrizations.weight_norm(nn.Linear(6, 3)))),
+    "parametrized": Case(lambda: nn.Sequential(parametrizations.weight_norm(nn.Linear(6, 3))), is_traced=False),
     "view of an image": Case(viewing, IMAGE),
     "dict of outputs": Case(TwoLogits, is_dense=True),
     "old weight norm": Case(lambda: nn.Sequential(nn.utils.weight_norm(nn.Linear(6, 3))), is_traced=False),
