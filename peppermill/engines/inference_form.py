@@ -95,8 +95,9 @@ class PlainForm:
         return True
 
     def is_current(self) -> bool:
-        """Whether every attribute of the network is still the same, if its shells are used again."""
-        return not self.shells.is_steady or same_objects(self.attributes, attributes_of(self.shells.model))
+        """Whether every attribute is still the same, unless each call reads them anew."""
+        reads_anew = not self.shells.is_steady and not self.shells.aliases
+        return reads_anew or same_objects(self.attributes, attributes_of(self.shells.model))
 
     def __call__(self, weights: Params, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
         with autocast(self.device, self.precision):

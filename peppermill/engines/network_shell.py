@@ -65,6 +65,7 @@ class Shells:
     def __init__(self, model: nn.Module) -> None:
         self.model, self.own, self.idle = model, dict(model.named_parameters()), list[nn.Module]()
         self.is_small = sum(value.nbytes for value in self.own.values()) <= GUARDED_BYTES
+        self.aliases = _aliases(model)
         self.is_steady: bool | None = None  # unknown before the first call
         self.may_forget = True
 
@@ -78,16 +79,16 @@ class Shells:
             outputs = functional_call(shell, weights, copied(args), copied(kwargs))
             self.idle.append(shell)  # only after success: an interrupted shell may hold a member's weights
             return outputs
-        aliases, held = _aliases(self.model), dict[int, Tensor]()
-        copies = {name: value.clone() for name, value in weights.items()} if self.is_small or aliases else weights
-        for alias, name in aliases:
+        is_copied, held = self.is_small or bool(self.aliases), dict[int, Tensor]()
+        copies = {name: value.clone() for name, value in weights.items()} if is_copied else weights
+        for alias, name in self.aliases:
             start = alias.storage_offset() - self.own[name].storage_offset()
             held[id(alias)] = copies[name].as_strided(alias.shape, alias.stride(), start)
         shell = shell_of(self.model, held)
         forgotten = _kept_tensors(shell) if self.may_forget else []
         for space, name in forgotten:
             del space[name]
-        before = attributes_of(shell)
+        before = attributes_of(shell) if self.is_steady is None else []
         try:
             outputs = functional_call(shell, copies, copied(args), copied(kwargs))
         except Exception:
@@ -98,8 +99,8 @@ class Shells:
             self.may_forget = False  # it does not make them again: they are data, not a cache
             return self(params, args, kwargs)
         if self.is_steady is None:
-            written = copies is not weights and any(is_written(weights[name], copies[name]) for name in weights)
-            self.is_steady = same_objects(before, attributes_of(shell)) and not written and not aliases
+            written = is_copied and any(is_written(weights[name], copies[name]) for name in weights)
+            self.is_steady = same_objects(before, attributes_of(shell)) and not written and not self.aliases
         return outputs
 
 
