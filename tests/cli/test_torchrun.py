@@ -40,6 +40,7 @@ for arguments in json.loads(sys.argv[1]):
     if os.environ["RANK"] == "0":
         print("-----", flush=True)
     app(arguments, standalone_mode=False)
+    torch.distributed.barrier()  # the next command reads what the first process wrote
 torch.distributed.destroy_process_group()
 """
 
