@@ -80,30 +80,30 @@ CORE = [
 #: Lines and files of each room, docstrings and blank lines included; a budget rises only with its reason beside it.
 BUDGET = {
     # The plan has 2,050 in 14: the race, uncertainty, calibrators and views in pep.json, predict_proba of any data.
-    "top level": (2925, 17),
+    "top level": (2887, 17),
     "tuning": (1121, 8),  # the plan has 750 in 7: noise by layer (faster where memory allows), a pool, gaps
-    "calibrators": (439, 3),  # the plan has 300: L-BFGS in units of standard errors, in chunks that stay in the cache
+    "calibrators": (437, 3),  # the plan has 300: L-BFGS in units of standard errors, in chunks that stay in the cache
     "views": (139, 1),
     # The plan has 1,250: the trace that patches no other thread, what it may not bake in, and a comparison with the
     # plain network before the first use of every plan.
     # And a weight that the network holds in several places.
-    "engines": (1487, 11),
-    "streaming": (531, 4),  # not in the plan: predictions for data of any length, in parts
-    "predictors": (356, 4),  # 60 more: any calibrator for any predictor, test-time augmentation, typed returns
+    "engines": (1433, 11),
+    "streaming": (483, 4),  # not in the plan: predictions for data of any length, in parts
+    "predictors": (334, 3),  # the plan has 300: any calibrator for any predictor, test-time augmentation
     # The plan has 900 in 8: statistics by example, when to abstain, results that show themselves and are typed.
-    "evaluation": (1206, 9),
-    "curvature": (732, 5),
-    "datasets": (314, 4),  # the plan has 280 in 3: loaders with other options came from plumbing
+    "evaluation": (1177, 8),
+    "curvature": (671, 4),
+    "datasets": (311, 4),  # the plan has 280 in 3: loaders with other options came from plumbing
     "distributed": (128, 3),  # 14 more: what any process has to say to the others
-    "export": (366, 4),  # the plan has 350: calibrators, views and uncertainties as outputs
-    # 230 more: modules of torch in a Keras model stay as they are, sizes are read before arrays, pictures are cached as
-    # bytes, or read without a cache; and npz files, names of pictures and data of the hub can stream.
-    "sources": (1904, 15),
-    "report": (1542, 10),
-    "integrations": (429, 4),  # 61 more: actors of Ray
-    "cli": (1447, 19),  # the plan has 1,350 in 18: calibrate, abstain, columns of predict, typed options, completion
+    "export": (347, 3),  # the plan has 350: calibrators, views and uncertainties as outputs
+    # The plan has 1,750. More: modules of torch in a Keras model stay as they are, sizes are read before arrays,
+    # pictures are cached as bytes, or read without a cache; npz files, names of pictures and data of the hub stream.
+    "sources": (1856, 15),
+    "report": (1339, 9),
+    "integrations": (400, 4),  # 61 more: actors of Ray
+    "cli": (1316, 13),  # below the plan: related commands share a file
     "demo": (81, 1),
-    "plumbing": (512, 8),  # the plan has 340: calls of a network, Keras' door, tables of results
+    "plumbing": (491, 8),  # the plan has 340: calls of a network, Keras' door, tables of results
 }
 
 #: Imports inside a function that point down in the reading order, each a door with one user.
@@ -520,18 +520,18 @@ def opened_by_table2() -> set[str]:
 #: What is allowed today, and the goal: lower the first number whenever the measure falls.
 LIMITS = {
     # The plan has 12,500 lines; since then: nothing wrong or lost 250, the race 900, uncertainty 450, predictions in
-    # parts 550 are planned; results that show themselves, typed options and described arguments are not; 1,000 over.
-    "lines of the wheel": (15659, 14650),
-    "files of the wheel": (130, 130),
-    "lines of the core": (1916, 1650),  # 266 more: calibrators, views, uncertainty and examples pass through it
+    # parts 550 are planned; results that show themselves, typed options and described arguments are not; 300 over.
+    "lines of the wheel": (14951, 14650),
+    "files of the wheel": (119, 119),
+    "lines of the core": (1846, 1650),  # 196 more: calibrators, views, uncertainty and examples pass through it
     "rooms over their budget": (0, 0),
     "imports that point down": (0, 0),
     "without a place in the reading order": (0, 0),
     "modules in a circle": (0, 0),
     "closure of fitting": (25, 24),
     "closure of ensemble": (24, 20),
-    "longest chain": (10, 10),
-    "fan-out": (13, 12),
+    "longest chain": (9, 9),
+    "fan-out": (12, 12),
     "shared stems": (0, 0),
     "shared class names": (0, 0),
     "fragments": (0, 0),
@@ -544,9 +544,9 @@ LIMITS = {
     "code from text": (0, 0),
     "loaded too early": (0, 0),
     "modules of fit": (28, 20),
-    "lines of fit": (4096, 2400),
+    "lines of fit": (4010, 2400),
     "modules of a prediction": (9, 9),
-    "lines of a prediction": (1551, 1000),
+    "lines of a prediction": (1533, 1000),
     "modules of Table 2 in experiments": (9, 9),  # with the files of the library that it runs, about 48
     "lines of Table 2 in experiments": (1185, 1185),
     "private names in tests": (0, 0),
