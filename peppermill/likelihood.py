@@ -63,6 +63,23 @@ def temper(log_probs: Tensor, temperature: float) -> Tensor:
     return log_probs if temperature == 1 else (log_probs / temperature).log_softmax(dim=-1)
 
 
+def _log_prob_of_label(predictions: Tensor, labels: Tensor) -> Tensor:
+    return predictions.gather(dim=-1, index=labels.unsqueeze(-1)).squeeze(-1)
+
+
+def _mixture(predictions: Tensor, counts: Sequence[int] | None = None) -> Tensor:
+    """ln of the mean over rows [m, ...] of logarithms."""
+    if counts is None:
+        return ensemble_log_likelihoods(predictions)
+    return (predictions + _shares(predictions, counts).log()).logsumexp(dim=0)
+
+
+def _shares(rows: Tensor, counts: Sequence[int] | None) -> Tensor:
+    """The share of each row in the members, [m, 1, ...]."""
+    numbers = rows.new_tensor(counts or [1] * len(rows))
+    return (numbers / numbers.sum()).view(-1, *(1,) * (rows.ndim - 1))
+
+
 @dataclass(frozen=True)
 class Categorical:
     """One of K classes, from logits (or log-probabilities) [B, K], [B, K, H, W] or any [B, K, ...]; labels [B, ...].
@@ -73,6 +90,8 @@ class Categorical:
     class_dimension: int = 1
     ignored_label: int = -100
     name: ClassVar[str] = "categorical"
+    log_likelihoods = staticmethod(_log_prob_of_label)
+    average = staticmethod(_mixture)
 
     def settings(self) -> Mapping[str, int | str]:
         return asdict(self)
@@ -124,12 +143,6 @@ class Categorical:
         counted = labels != self.ignored_label
         return (predictions, labels) if bool(counted.all()) else (predictions[counted], labels[counted])
 
-    def log_likelihoods(self, predictions: Tensor, labels: Tensor) -> Tensor:
-        return _log_prob_of_label(predictions, labels)
-
-    def average(self, predictions: Tensor, counts: Sequence[int] | None = None) -> Tensor:
-        return _mixture(predictions, counts)
-
     def outputs(self, predictions: Tensor) -> Tensor:
         return predictions if predictions.ndim == 2 else predictions.movedim(-1, self.class_dimension)
 
@@ -144,6 +157,8 @@ class Bernoulli:
 
     ignored_label: int = -100
     name: ClassVar[str] = "bernoulli"
+    log_likelihoods = staticmethod(_log_prob_of_label)
+    average = staticmethod(_mixture)
 
     def settings(self) -> Mapping[str, int | str]:
         return asdict(self)
@@ -174,12 +189,6 @@ class Bernoulli:
         predictions, labels = predictions.flatten(end_dim=-2), labels.flatten().long()
         counted = labels != self.ignored_label
         return predictions[counted], labels[counted]
-
-    def log_likelihoods(self, predictions: Tensor, labels: Tensor) -> Tensor:
-        return _log_prob_of_label(predictions, labels)
-
-    def average(self, predictions: Tensor, counts: Sequence[int] | None = None) -> Tensor:
-        return _mixture(predictions, counts)
 
     def outputs(self, predictions: Tensor) -> Tensor:
         """The logit of the averaged probability."""
@@ -255,23 +264,6 @@ def likelihood_named(likelihood: str | Likelihood, settings: Mapping[str, int] |
 def _wide(outputs: Tensor) -> Tensor:
     """Half precision as float32: a logarithm of a probability needs more than 8 or 11 bits."""
     return outputs.to(torch.promote_types(outputs.dtype, torch.float32))
-
-
-def _log_prob_of_label(log_probs: Tensor, labels: Tensor) -> Tensor:
-    return log_probs.gather(dim=-1, index=labels.unsqueeze(-1)).squeeze(-1)
-
-
-def _mixture(logs: Tensor, counts: Sequence[int] | None) -> Tensor:
-    """ln of the mean over rows [m, ...] of logarithms."""
-    if counts is None:
-        return ensemble_log_likelihoods(logs)
-    return (logs + _shares(logs, counts).log()).logsumexp(dim=0)
-
-
-def _shares(rows: Tensor, counts: Sequence[int] | None) -> Tensor:
-    """The share of each row in the members, [m, 1, ...]."""
-    numbers = rows.new_tensor(counts or [1] * len(rows))
-    return (numbers / numbers.sum()).view(-1, *(1,) * (rows.ndim - 1))
 
 
 def _long_dimensions(tensor: Tensor) -> list[int]:

@@ -38,27 +38,17 @@ VERSION = 2
 MAX_FILE_BYTES = 4000
 SEARCH_FIELDS = ("items", "joint", "passes", "lower", "upper")
 
-#: Every field of the file that is always there, its type, and its range if it is a number.
-FIELDS: tuple[tuple[str, type, float, float], ...] = (
-    ("version", int, 1, VERSION),
-    ("sigma", float, 0, sys.float_info.max),
-    ("size", int, 1, 10**9),
-    ("noise.law", str, 0, 0),
-    ("noise.antithetic", bool, 0, 0),
-    ("noise.seed", int, -math.inf, math.inf),
-    ("calibrator.name", str, 0, 0),
-    ("views", list, 0, 0),
-    ("likelihood.name", str, 0, 0),
-    ("selection.rule", str, 0, 0),
-    ("selection.arrays", int, 1, 10**9),
-    ("selection.mask", str, 0, 0),
-    ("search.items", int, 0, 10**18),
-    ("search.joint", bool, 0, 0),
-    ("search.lower", float, 0, sys.float_info.max),
-    ("search.upper", float, 0, sys.float_info.max),
-    ("search.evaluations", list, 0, 0),
-    *((f"fingerprint.{name}", int, 0, 10**18) for name in ("tensors", "numbers")),
-    *((f"fingerprint.{name}", str, 0, 0) for name in ("types", "architecture", "parameters", "buffers")),
+#: Every field of the file that is always there, by type and, if it is a number, by range.
+FIELDS: tuple[tuple[type, float, float, tuple[str, ...]], ...] = (
+    (int, 1, VERSION, ("version",)),
+    (int, 1, 10**9, ("size", "selection.arrays")),
+    (int, -math.inf, math.inf, ("noise.seed",)),
+    (int, 0, 10**18, ("search.items", "fingerprint.tensors", "fingerprint.numbers")),
+    (float, 0, sys.float_info.max, ("sigma", "search.lower", "search.upper")),
+    (bool, 0, 1, ("noise.antithetic", "search.joint")),
+    (list, 0, 0, ("views", "search.evaluations")),
+    (str, 0, 0, ("noise.law", "calibrator.name", "likelihood.name", "selection.rule", "selection.mask")),
+    (str, 0, 0, tuple(f"fingerprint.{name}" for name in ("types", "architecture", "parameters", "buffers"))),
 )
 
 
@@ -111,14 +101,15 @@ def read_content(path: str | Path) -> dict[str, Any]:
     if content.get("version") == 1:
         temperature = content.pop("temperature", None)
         content |= {"views": [], "calibrator": {"name": "temperature", "temperature": temperature}}
-    for place, kind, least, most in FIELDS:
-        value: Any = content
-        for key in place.split("."):
-            value = value.get(key) if isinstance(value, dict) else None
-        allowed = (int, float) if kind is float else kind
-        right = isinstance(value, allowed) and isinstance(value, bool) == (kind is bool)
-        if not right or (kind in (int, float) and not least <= value <= most):
-            raise _damaged(path, f"{place} is {value!r}")
+    for kind, least, most, places in FIELDS:
+        for place in places:
+            value: Any = content
+            for key in place.split("."):
+                value = value.get(key) if isinstance(value, dict) else None
+            allowed = (int, float) if kind is float else kind
+            right = isinstance(value, allowed) and isinstance(value, bool) == (kind is bool)
+            if not right or (kind in (int, float) and not least <= value <= most):
+                raise _damaged(path, f"{place} is {value!r}")
     if content["version"] > 1 and content.pop("checksum", None) != _checksum(content):
         raise _damaged(path, "it was changed after it was written")
     if "arrays_file" in content:

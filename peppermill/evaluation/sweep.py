@@ -130,7 +130,7 @@ def sweep_ensemble(
         request = pep.request(batches, tick)
         if sigmas is None:
             curve = lambda sigma: float(run_members(request, sigma).log_likelihoods.sum())  # noqa: E731
-            upper = grow_bracket(curve, START * pep.perturbation.scale()).upper
+            upper = grow_bracket(curve, START * pep.perturbation.scale())
             sigmas = [upper * step / STEPS for step in range(1, STEPS + 1)]
         points = []
         for sigma in sorted({0.0, *map(float, sigmas)}):

@@ -10,10 +10,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from peppermill.calibrators.temperature import warn_at_limit
 from peppermill.passes import Request, run_members
 from peppermill.tuning.result import Evaluation, SigmaSearch, check_interval, evaluate_pass, warn_about
-from peppermill.tuning.search import GOLDEN, GROWTH, START, Memo, Search, golden_section, grow_bracket
+from peppermill.tuning.search import GOLDEN, GROWTH, START, Memo, golden_section, grow_bracket
 
 
 @dataclass(frozen=True)
@@ -48,27 +47,25 @@ class Golden:
         plain = Memo(lambda sigma: evaluate(sigma).log_likelihood)
         profile = Memo(lambda sigma: evaluate(sigma).tempered_log_likelihood)
         lowest, start = self.lower or 0.0, self.lower or START * request.perturbation.scale()
-        upper = self.upper or max(grow_bracket(plain, start).upper, GROWTH * lowest)
-        found = golden_section(plain, lowest, upper, self.iterations)
+        upper = self.upper or max(grow_bracket(plain, start), GROWTH * lowest)
+        left, right = golden_section(plain, lowest, upper, self.iterations)
         if joint:
-            end = self.upper or max(grow_bracket(profile, start, reach=max(known)).upper, GROWTH * lowest)
-            found = self._look_closer(profile, sorted(known), end, found.upper - found.lower)
-        for edge, reached in ((self.upper, found.upper), (self.lower, found.lower)):
+            end = self.upper or max(grow_bracket(profile, start, reach=max(known)), GROWTH * lowest)
+            left, right = self._look_closer(profile, sorted(known), end, right - left)
+        for edge, reached in ((self.upper, right), (self.lower, left)):
             if edge and edge == reached:
                 evaluate(edge)  # tells whether the maximum lies at the end of the interval or inside
         passes = float(sum(request.members(sigma).count for sigma in known))
-        search = SigmaSearch(tuple(known.values()), found.lower, found.upper, len(network.labels), joint, passes)
+        search = SigmaSearch(tuple(known.values()), left, right, len(network.labels), joint, passes)
         warn_about(search, self.lower, self.upper)
-        if joint:
-            warn_at_limit(search.best.temperature)
         return search
 
-    def _look_closer(self, profile: Memo, sigmas: list[float], end: float, width: float) -> Search:
+    def _look_closer(self, profile: Memo, sigmas: list[float], end: float, width: float) -> tuple[float, float]:
         """Golden section between the neighbors of the best sigma so far, down to an interval of this width."""
         best = max(range(len(sigmas)), key=lambda k: profile(sigmas[k]))
         left = max(self.lower or 0.0, sigmas[max(best - 1, 0)])
         right = sigmas[best + 1] if best + 1 < len(sigmas) else end
         if right - left <= width:
-            return Search(tuple(profile.points), left, right)
+            return left, right
         needed = math.ceil(math.log(width / (right - left), GOLDEN))
         return golden_section(profile, left, right, min(needed, self.iterations))

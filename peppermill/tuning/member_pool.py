@@ -74,8 +74,7 @@ def choose_members(rows: Tensor, labels: Tensor, size: int) -> tuple[int, ...]:
     Not worse on these items than the first members: T is that of their average while members are chosen, and of the
     two ensembles, each with its best T, the better one is returned.
     """
-    first = list(range(size))
-    temperature = _best_temperature(ensemble_log_likelihoods(rows[first]), labels)
+    temperature = _best_temperature(ensemble_log_likelihoods(rows[:size]), labels)
     chosen: list[int] = []
     total = torch.full_like(rows[0], -math.inf)
     for count in range(1, size + 1):
@@ -84,11 +83,8 @@ def choose_members(rows: Tensor, labels: Tensor, size: int) -> tuple[int, ...]:
         chosen.append(values.index(max(values)))
         total = torch.logaddexp(total, rows[chosen[-1]])
 
-    def value(members: Iterable[int]) -> float:
-        averaged = ensemble_log_likelihoods(rows[list(members)])
-        return _log_likelihood(averaged, labels, _best_temperature(averaged, labels))
-
-    return tuple(max(first, chosen, key=value))
+    everywhere = torch.ones_like(labels, dtype=torch.bool)
+    return tuple(max(range(size), chosen, key=lambda members: _value(rows, labels, members, everywhere, everywhere)))
 
 
 def cross_fitted_gain(rows: Tensor, labels: Tensor, size: int, examples: Tensor | None = None) -> float:
@@ -102,11 +98,15 @@ def cross_fitted_gain(rows: Tensor, labels: Tensor, size: int, examples: Tensor 
     gain = 0.0
     for here, there in ((half, ~half), (~half, half)):
         if bool(here.any()) and bool(there.any()):
-            for members, sign in ((choose_members(rows[:, here], labels[here], size), 1), (range(size), -1)):
-                averaged = ensemble_log_likelihoods(rows[list(members)])
-                temperature = _best_temperature(averaged[here], labels[here])
-                gain += sign * _log_likelihood(averaged[there], labels[there], temperature)
+            gain += _value(rows, labels, choose_members(rows[:, here], labels[here], size), here, there)
+            gain -= _value(rows, labels, range(size), here, there)
     return gain / len(labels)
+
+
+def _value(rows: Tensor, labels: Tensor, members: Iterable[int], here: Tensor, there: Tensor) -> float:
+    """The log-likelihood of these members on the items `there`, with the T that is best on those `here`."""
+    averaged = ensemble_log_likelihoods(rows[list(members)])
+    return _log_likelihood(averaged[there], labels[there], _best_temperature(averaged[here], labels[here]))
 
 
 def _best_temperature(averaged: Tensor, labels: Tensor) -> float:

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from peppermill.calibrators.temperature import best_temperature, warn_at_limit
 from peppermill.plumbing.display import Table, shows_table
 from peppermill.plumbing.warnings import warn_user
 
@@ -94,8 +95,6 @@ def evaluate_pass(members: MemberPass, joint: bool, weights: Tensor | None = Non
         return Evaluation(members.sigma, -math.inf, 1.0, -math.inf)
     if not joint:
         return Evaluation(members.sigma, value, 1.0, value)
-    from peppermill.calibrators.temperature import best_temperature
-
     temperature, tempered = best_temperature(members.averaged, members.labels, weights)
     return Evaluation(members.sigma, value, temperature, max(tempered, value))
 
@@ -109,7 +108,7 @@ def check_interval(lower: float | None, upper: float | None) -> None:
 
 
 def warn_about(search: SigmaSearch, lower: float | None, upper: float | None) -> None:
-    """Warn if noise does not help, if sigma sits at an end of the interval, and if L(sigma) has two peaks."""
+    """Warn if noise does not help, if sigma or T sits at an end of its interval, and if L(sigma) has two peaks."""
     sigma, gain = search.best.sigma, search.gain * search.items
     edges = [
         f"`{name}={end:g}`" for name, end in (("upper", upper), ("lower", lower)) if end and math.isclose(sigma, end)
@@ -128,6 +127,8 @@ def warn_about(search: SigmaSearch, lower: float | None, upper: float | None) ->
             "L(sigma) has more than one peak on the validation data, and the search may have found the lower one: look "
             "at `pm.sweep_sigma`, and use more members (`size`) or more validation items."
         )
+    if search.joint:
+        warn_at_limit(search.best.temperature)
 
 
 def count_peaks(points: tuple[tuple[float, float], ...], depth: float) -> int:

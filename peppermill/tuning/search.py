@@ -7,26 +7,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 GOLDEN = (math.sqrt(5) - 1) / 2
 GROWTH = 1 / GOLDEN**2  # of three points that grow by this, the middle one is the lower golden section of [0, last]
 START = 0.02  # the first sigma of a search, in units of the root mean square of the selected weights
-Point = tuple[float, float]
-
-
-@dataclass(frozen=True)
-class Search:
-    """Every point (x, f(x)) that was computed, in order, and the interval that holds the maximum."""
-
-    points: tuple[Point, ...]
-    lower: float
-    upper: float
-
-    @property
-    def best(self) -> Point:
-        """The point with the largest value; of equals, the smallest x."""
-        return max(self.points, key=lambda point: (point[1], -point[0]))
 
 
 class Memo:
@@ -34,7 +18,7 @@ class Memo:
 
     def __init__(self, function: Callable[[float], float]) -> None:
         self.function = function
-        self.points: list[Point] = []
+        self.points: list[tuple[float, float]] = []  # (x, f(x)), in the order in which they were computed
 
     def __call__(self, x: float) -> float:
         for known, value in self.points:
@@ -45,7 +29,9 @@ class Memo:
         return self.points[-1][1]
 
 
-def golden_section(function: Callable[[float], float], lower: float, upper: float, iterations: int) -> Search:
+def golden_section(
+    function: Callable[[float], float], lower: float, upper: float, iterations: int
+) -> tuple[float, float]:
     """Shrink [lower, upper] around the maximum of a unimodal function, by 0.618 for each value after the first."""
     if not lower < upper:
         raise ValueError(f"`lower={lower}` must be below `upper={upper}`: exchange them or widen the interval.")
@@ -60,7 +46,7 @@ def golden_section(function: Callable[[float], float], lower: float, upper: floa
         else:
             lower, left = left, right
             right = lower + GOLDEN * (upper - lower)
-    return Search(tuple(memo.points), lower, upper)
+    return lower, upper
 
 
 def grow_bracket(
@@ -71,8 +57,8 @@ def grow_bracket(
     reach: float = 0.0,
     patience: int = 3,
     steps_down: int = 0,
-) -> Search:
-    """Walk from 0 in growing steps until the function falls; the maximum then lies in [0, upper].
+) -> float:
+    """Walk from 0 in growing steps until the function falls; return an upper end of the interval of the maximum.
 
     A fall ends the walk once a step has risen above f(0); before that, `patience` falls do, because with few random
     directions the function may dip before it rises. The walk goes at least as far as `reach`. If its first step is the
@@ -95,4 +81,4 @@ def grow_bracket(
         if x == below or memo(below) > max(memo(x), memo(0.0)):
             break
         upper, below = below, x
-    return Search(tuple(memo.points), 0.0, upper)
+    return upper

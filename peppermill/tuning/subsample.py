@@ -19,7 +19,7 @@ from torch import Tensor
 from peppermill.data import MEMORY_BYTES, Batches
 from peppermill.likelihood import example_rows
 from peppermill.passes import Request
-from peppermill.plumbing.nested import bytes_of, map_tensors
+from peppermill.plumbing.nested import bytes_of, map_tensors, tensors_of
 from peppermill.types import Inputs
 
 SUBSAMPLE_FRACTION = 1 / 16
@@ -51,7 +51,7 @@ def cut_subsample(request: Request, log_likelihoods: Tensor, fraction: float = S
     examples, size, largest = 0, 0, 0
     owners = []
     for inputs, labels in request.data:
-        if not _rows_are_examples(inputs, len(labels)):
+        if not tensors_of(inputs) or not _rows_are_examples(inputs, len(labels)):
             return None
         owners.append(examples + example_rows(request.likelihood, labels.cpu()))
         examples, size, largest = examples + len(labels), size + bytes_of(inputs), max(largest, len(labels))
@@ -77,10 +77,13 @@ def cut_subsample(request: Request, log_likelihoods: Tensor, fraction: float = S
 
 def _rows_are_examples(inputs: Inputs, count: int) -> bool:
     """Whether each row of each tensor is an example, and nothing else depends on the example."""
-    found = _leaves(inputs)
-    rows = [leaf.ndim > 0 and len(leaf) == count for leaf in found if isinstance(leaf, Tensor)]
-    others = (leaf for leaf in found if not isinstance(leaf, Tensor))
-    return bool(rows) and all(rows) and all(leaf is None or isinstance(leaf, (bool, int, float)) for leaf in others)
+    if isinstance(inputs, dict):
+        inputs = tuple(inputs.values())
+    if isinstance(inputs, (tuple, list)):
+        return all(_rows_are_examples(part, count) for part in inputs)
+    if isinstance(inputs, Tensor):
+        return inputs.ndim > 0 and len(inputs) == count
+    return inputs is None or isinstance(inputs, (bool, int, float))
 
 
 def cut(data: Iterable[Any], chosen: Tensor, most: int) -> Iterator[Any]:
@@ -96,17 +99,9 @@ def cut(data: Iterable[Any], chosen: Tensor, most: int) -> Iterator[Any]:
             parts.append(map_tensors(lambda tensor, rows=rows: tensor[rows], batch))
     for _, alike in groupby(parts, key=lambda part: str(map_tensors(lambda t: (t.shape[1:], t.dtype), part))):
         group = list(alike)
-        columns = zip(*map(_leaves, group), strict=True)
-        joined = iter([torch.cat(column) for column in columns if isinstance(column[0], Tensor)])
+        joined = iter([torch.cat(column) for column in zip(*map(tensors_of, group), strict=True)])
         whole = map_tensors(lambda _, joined=joined: next(joined), group[0])
         count = len(whole[1])
         size = math.ceil(count / math.ceil(count / most))
         for begin in range(0, count, size):
             yield map_tensors(lambda tensor, rows=slice(begin, begin + size): tensor[rows], whole)
-
-
-def _leaves(nest: Any) -> list[Any]:
-    """Everything in a nest of dicts, tuples and lists, in order."""
-    if isinstance(nest, dict):
-        nest = tuple(nest.values())
-    return [leaf for part in nest for leaf in _leaves(part)] if isinstance(nest, (tuple, list)) else [nest]

@@ -14,7 +14,7 @@ would try, so it loses to neither PEP nor temperature scaling on the validation 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,7 +23,6 @@ import torch
 from scipy.interpolate import Akima1DInterpolator, KroghInterpolator
 from torch import Tensor
 
-from peppermill.calibrators.temperature import warn_at_limit
 from peppermill.likelihood import temper
 from peppermill.passes import Request, run_members
 from peppermill.tuning import result
@@ -75,8 +74,6 @@ class TwoStage:
         below, above = [s for s in tried if s < best], [s for s in tried if s > best]
         search = replace(search, lower=max(below, default=best), upper=min(above, default=best))
         result.warn_about(search, self.lower, self.upper)
-        if joint:
-            warn_at_limit(search.best.temperature)
         return search
 
 
@@ -118,15 +115,15 @@ class LikelihoodCurve:
         gains = {s: getattr(e, name) - getattr(self.known[0.0], name) for s, e in self.known.items() if s}
         return _beyond_rounding({s: gain for s, gain in gains.items() if math.isfinite(gain)}, self.items)
 
-    def item_gains(self, sigma: float) -> Tensor:
+    def item_gains(self, sigma: float, tempered: bool = False) -> Tensor:
         """The gain over sigma = 0 of each item, [N]."""
-        return (self.rows[sigma][0] - self.rows[0.0][0]).double().cpu()
+        return (self.rows[sigma][tempered] - self.rows[0.0][tempered]).double().cpu()
 
     def standard_error(self, sigma: float, tempered: bool) -> float:
         """The standard error of the gain over sigma = 0 at the same `tempered`, from the differences of examples."""
-        gains = self.rows[sigma][tempered] - self.rows[0.0][tempered]
+        gains = self.item_gains(sigma, tempered)
         if self.examples is not None:
-            gains = gains.new_zeros(int(self.examples[-1]) + 1).index_add_(0, self.examples, gains)
+            gains = gains.new_zeros(int(self.examples[-1]) + 1).index_add_(0, self.examples.cpu(), gains)
         return math.sqrt(len(gains)) * float(gains.std(correction=0))
 
 
@@ -149,28 +146,26 @@ class _Climb:
         start = self._inside(START * GROWTH**2 * self.scale)
         grow_bracket(self._look, start, limits=(self.lower, self.upper), patience=1, steps_down=5)
         for factor in (GROWTH**0.5,) if self.sampled.subsample else (GROWTH**0.5, GROWTH**0.25):
-            expected = self._expected()
-            center = max(expected, key=lambda sigma: (expected[sigma], -sigma), default=0.0)
-            for sigma in (center * factor, center / factor) if expected.get(center, 0.0) > 0 else ():
+            center = highest(self._expected())
+            for sigma in (center * factor, center / factor) if center else ():
                 self._look(self._inside(sigma))
-        for step in range(MAX_STEPS):
-            chosen = self._next(second=step == 1)
-            if chosen is None or not self._affords():
-                return
-            self.whole(chosen)
+        self._step(self._next, MAX_STEPS, MAX_PASSES)
 
     def run_profile(self) -> None:
         """Step on all items alone until nothing more is expected or the limit is reached."""
-        for _ in range(PROFILE_STEPS):
-            sigma = self._next_of_profile()
-            if sigma is None or not self._affords(JOINT_PASSES):
+        self._step(self._next_of_profile, PROFILE_STEPS, JOINT_PASSES)
+
+    def _step(self, choose: Callable[[], float | None], steps: int, limit: float) -> None:
+        for _ in range(steps):
+            sigma = choose()
+            if sigma is None or not self._affords(limit):
                 return
             self.whole(sigma)
 
     @property
     def passes(self) -> float:
         """Forward passes of one network over all data."""
-        return self.whole.passes + (self.sampled.passes if self.sampled is not self.whole else 0.0)
+        return sum(curve.passes for curve in {self.whole, self.sampled})
 
     def _look(self, sigma: float) -> float:
         """The gain that is expected at this sigma, after a pass over the subsample if one is needed."""
@@ -180,21 +175,20 @@ class _Climb:
         self.sampled(near)
         return self._expected().get(_near(near, self.whole), -math.inf) if near else 0.0
 
-    def _next(self, second: bool) -> float | None:
+    def _next(self) -> float | None:
         """The next sigma to try on all items, if one is worth a pass; a second one always is, to show the slope."""
-        expected, gains = self._expected(), {0.0: 0.0} | self.whole.gains(self.tempered)
+        expected = self._expected()
         if not expected:
             return None
-        best = max(gains, key=lambda known: (gains[known], -known))
-        sigma, promised = summit(expected)
-        if second and best and self.sampled is not self.whole:
+        best = highest(self.whole.gains(self.tempered))
+        if self.sampled.subsample and len(self.whole.known) == 2 and best:
+            sigma, _ = summit(expected)
             if abs(math.log(sigma / best)) >= SECOND_STEP:
                 return sigma
             up, down = self._inside(best * math.exp(SECOND_STEP)), self._inside(best * math.exp(-SECOND_STEP))
             return up if (sigma >= best and up > best) or down == best else down
-        if self._is_worth_a_pass(sigma, promised, best, gains[best], self.tempered):
-            return sigma
-        return self._inside(START * self.scale) if len(self.whole.known) == 1 else None
+        first = self._inside(START * self.scale) if len(self.whole.known) == 1 else None
+        return self._worthwhile_summit(expected, self.tempered) or first
 
     def _next_of_profile(self) -> float | None:
         """A step beyond the known values if the profile is highest at their end, its summit if it is inside.
@@ -204,21 +198,20 @@ class _Climb:
         known = self.whole.gains(tempered=True)
         if not known:
             return None
-        gains = {0.0: 0.0} | known
-        best = max(gains, key=lambda sigma: (gains[sigma], -sigma))
-        least, most = min(known), max(known)
+        best, least, most = highest(known), min(known), max(known)
         beyond = self._inside(most * GROWTH if best == most else least / GROWTH)
         if (best == most or best <= least) and _near(beyond, self.whole) == beyond:
             return beyond
-        sigma, promised = summit(known)
-        if self._is_worth_a_pass(sigma, promised, best, gains[best], tempered=True):
-            return sigma
         above = min((one for one in known if one > best), default=0.0)
-        return math.sqrt(best * above) if best and above > GROWTH**0.75 * best else None
+        middle = math.sqrt(best * above) if best and above > GROWTH**0.75 * best else None
+        return self._worthwhile_summit(known, tempered=True) or middle
 
-    def _is_worth_a_pass(self, sigma: float, promised: float, best: float, gain: float, tempered: bool) -> bool:
-        enough = gain + WORTHWHILE_GAIN * self.whole.standard_error(best, tempered)
-        return promised > enough and _near(sigma, self.whole) == sigma
+    def _worthwhile_summit(self, gains: Mapping[float, float], tempered: bool) -> float | None:
+        """The summit of these gains, if it is new and promises enough more than the best of all items so far."""
+        known = {0.0: 0.0} | self.whole.gains(tempered)
+        best, (sigma, promised) = highest(known), summit(gains)
+        enough = known[best] + WORTHWHILE_GAIN * self.whole.standard_error(best, tempered)
+        return sigma if promised > enough and _near(sigma, self.whole) == sigma else None
 
     def _affords(self, limit: float = MAX_PASSES, looks: int = 0) -> bool:
         """Whether this many looks at the subsample and one value on all items stay within the limit."""
@@ -255,6 +248,11 @@ class _Climb:
 
     def _inside(self, sigma: float) -> float:
         return min(max(sigma, self.lower), self.upper)
+
+
+def highest(gains: Mapping[float, float]) -> float:
+    """The sigma of the largest gain over sigma = 0, which has none; of equals, the smallest."""
+    return max((0.0, *gains), key=lambda sigma: (gains.get(sigma, 0.0), -sigma))
 
 
 def summit(gains: Mapping[float, float]) -> tuple[float, float]:

@@ -8,27 +8,32 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 
 from peppermill.tuning.result import count_peaks
-from peppermill.tuning.search import GOLDEN, Memo, Search, golden_section, grow_bracket
+from peppermill.tuning.search import GOLDEN, Memo, golden_section, grow_bracket
 
 
 def parabola(peak):
-    return lambda x: -((x - peak) ** 2)
+    return Memo(lambda x: -((x - peak) ** 2))
+
+
+def best(memo):
+    return max(memo.points, key=lambda point: point[1])
 
 
 @pytest.mark.parametrize(
     ("lower", "upper"), [(0, 3), (1, 3), (-5, 2.5), (1.9, 2.1), (1.99999, 1000), (-7, 2.0), (2.0, 9)]
 )
 def test_finds_the_peak_wherever_the_interval_starts(lower, upper):
-    search = golden_section(parabola(2.0), lower, upper, 30)
-    assert abs(search.best[0] - 2.0) <= (upper - lower) * GOLDEN**30
-    assert search.lower <= 2.0 <= search.upper
+    memo = parabola(2.0)
+    left, right = golden_section(memo, lower, upper, 30)
+    assert abs(best(memo)[0] - 2.0) <= (upper - lower) * GOLDEN**30
+    assert left <= 2.0 <= right
 
 
 @given(peak=st.floats(-100, 100), left=st.floats(1e-3, 50), right=st.floats(1e-3, 50), iterations=st.integers(1, 25))
 def test_the_interval_shrinks_by_the_golden_ratio_and_keeps_the_peak(peak, left, right, iterations):
-    search = golden_section(lambda x: -abs(x - peak), peak - left, peak + right, iterations)
-    assert search.upper - search.lower == pytest.approx((left + right) * GOLDEN**iterations, rel=1e-6, abs=1e-11)
-    assert search.lower - 1e-12 * abs(peak) <= peak <= search.upper + 1e-12 * abs(peak)
+    lower, upper = golden_section(lambda x: -abs(x - peak), peak - left, peak + right, iterations)
+    assert upper - lower == pytest.approx((left + right) * GOLDEN**iterations, rel=1e-6, abs=1e-11)
+    assert lower - 1e-12 * abs(peak) <= peak <= upper + 1e-12 * abs(peak)
 
 
 @pytest.mark.parametrize("iterations", [1, 2, 7, 20])
@@ -36,15 +41,15 @@ def test_the_interval_shrinks_by_the_golden_ratio_and_keeps_the_peak(peak, left,
 @pytest.mark.parametrize("peak", [-100.0, 0.2, 0.255, 100.0])
 def test_computes_each_point_once_and_no_more_than_iterations_plus_one(lower, upper, iterations, peak):
     asked = []
-    search = golden_section(lambda x: asked.append(x) or -((x - peak) ** 2), lower, upper, iterations)
+    golden_section(lambda x: asked.append(x) or -((x - peak) ** 2), lower, upper, iterations)
     assert len(asked) == len(set(asked)) == iterations + 1
-    assert [x for x, _ in search.points] == asked
 
 
 def test_the_first_points_are_the_golden_sections_of_the_interval():
     """By hand: [2, 12] has 2 + 10 * 0.381966 and 2 + 10 * 0.618034; a peak on the right then asks for 9.63932."""
-    search = golden_section(parabola(12.0), 2, 12, 2)
-    assert [x for x, _ in search.points] == pytest.approx([5.8196601, 8.1803399, 9.6393202])
+    memo = parabola(12.0)
+    golden_section(memo, 2, 12, 2)
+    assert [x for x, _ in memo.points] == pytest.approx([5.8196601, 8.1803399, 9.6393202])
 
 
 @pytest.mark.parametrize(
@@ -59,26 +64,24 @@ def test_agrees_with_the_golden_section_of_scipy(function, lower, upper):
     theirs = minimize_scalar(
         lambda x: -function(x), bracket=(lower, (lower + upper) / 4 + lower / 2, upper), method="golden", tol=1e-9
     )
-    ours = golden_section(function, lower, upper, 40)
+    ours = Memo(function)
+    golden_section(ours, lower, upper, 40)
     # near a maximum a function is flat: x is known to the square root of the precision of f
-    assert ours.best[0] == pytest.approx(theirs.x, abs=1e-6 * (upper - lower))
-    assert ours.best[1] == pytest.approx(-theirs.fun, rel=1e-12)
+    assert best(ours)[0] == pytest.approx(theirs.x, abs=1e-6 * (upper - lower))
+    assert best(ours)[1] == pytest.approx(-theirs.fun, rel=1e-12)
 
 
 def test_a_value_that_is_not_a_number_counts_as_minus_infinity():
-    search = golden_section(lambda x: math.nan if x > 1 else -((x - 0.5) ** 2), 0, 1000, 40)
-    assert search.best[0] == pytest.approx(0.5, abs=1e-4)
-    assert search.points[0] == (pytest.approx(381.966), -math.inf)
+    memo = Memo(lambda x: math.nan if x > 1 else -((x - 0.5) ** 2))
+    golden_section(memo, 0, 1000, 40)
+    assert best(memo)[0] == pytest.approx(0.5, abs=1e-4)
+    assert memo.points[0] == (pytest.approx(381.966), -math.inf)
 
 
 def test_a_function_that_is_never_a_number_ends_at_the_lower_end():
-    search = golden_section(lambda x: math.nan, 1, 2, 30)
-    assert search.lower == 1
-    assert search.best[1] == -math.inf
-
-
-def test_of_equal_values_the_smallest_x_is_best():
-    assert Search(((3.0, 1.0), (1.0, 1.0), (2.0, 1.0), (0.0, 0.5)), 0, 3).best == (1.0, 1.0)
+    memo = Memo(lambda x: math.nan)
+    assert golden_section(memo, 1, 2, 30)[0] == 1
+    assert best(memo)[1] == -math.inf
 
 
 def test_a_known_value_is_not_computed_again():
@@ -86,9 +89,8 @@ def test_a_known_value_is_not_computed_again():
     memo = Memo(lambda x: asked.append(x) or parabola(0.3)(x))
     golden_section(memo, 0, 1, 5)
     before = len(asked)
-    again = golden_section(memo, 0, 1, 5)
+    golden_section(memo, 0, 1, 5)
     assert len(asked) == before
-    assert again.points == tuple(memo.points)
 
 
 @pytest.mark.parametrize(("lower", "upper"), [(1, 1), (2, 1), (0, math.nan)])
@@ -105,24 +107,22 @@ def test_refuses_a_search_without_iterations():
 @given(peak=st.floats(-8, 6), start=st.floats(-1, 1))
 def test_grow_bracket_brackets_a_peak_of_any_scale(peak, start):
     peak, start = 10**peak, 10**start
-    bracket = grow_bracket(parabola(peak), start)
-    assert bracket.lower == 0 <= peak <= bracket.upper
-    assert bracket.upper <= max(start, peak * (1 + 1 / GOLDEN) * 2)
+    assert peak <= grow_bracket(parabola(peak), start) <= max(start, peak * (1 + 1 / GOLDEN) * 2)
 
 
 def test_the_search_after_the_walk_starts_from_a_known_point():
     asked = []
     memo = Memo(lambda x: asked.append(x) or parabola(7.0)(x))
-    bracket = grow_bracket(memo, 1.0)
+    upper = grow_bracket(memo, 1.0)
     walked = len(asked)
-    golden_section(memo, 0, bracket.upper, 6)
+    golden_section(memo, 0, upper, 6)
     assert len(asked) == walked + 6
 
 
 def curve(*values):
     """A function with the given values at 0 and at the steps of a walk that starts at 1."""
     steps = [0.0, *((1 / GOLDEN**2) ** k for k in range(len(values) - 1))]
-    return lambda x: values[min(range(len(steps)), key=lambda k: abs(steps[k] - x))]
+    return Memo(lambda x: values[min(range(len(steps)), key=lambda k: abs(steps[k] - x))])
 
 
 @pytest.mark.parametrize(
@@ -140,50 +140,51 @@ def curve(*values):
     ],
 )
 def test_the_walk_ends_when_the_function_falls_after_it_has_risen(values, count, upper):
-    bracket = grow_bracket(curve(*values), 1.0)
-    assert len(bracket.points) == count
-    assert bracket.upper == (1 / GOLDEN**2) ** (upper - 1)
+    memo = curve(*values)
+    assert grow_bracket(memo, 1.0) == (1 / GOLDEN**2) ** (upper - 1)
+    assert len(memo.points) == count
 
 
 def test_the_walk_goes_as_far_as_it_must_reach():
     """A low peak, then a higher one beyond the fall: found only by a walk that must pass it."""
-    values = (0, 1, 0, 0, 5, 4, 9)
-    assert grow_bracket(curve(*values), 1.0).upper == 1 / GOLDEN**2
-    far = grow_bracket(curve(*values), 1.0, reach=(1 / GOLDEN**2) ** 3)
-    assert len(far.points) == 6
-    assert far.upper == (1 / GOLDEN**2) ** 4
+    memo = curve(0, 1, 0, 0, 5, 4, 9)
+    assert grow_bracket(memo, 1.0) == 1 / GOLDEN**2
+    assert grow_bracket(memo, 1.0, reach=(1 / GOLDEN**2) ** 3) == (1 / GOLDEN**2) ** 4
+    assert len(memo.points) == 6
 
 
 def test_a_flat_function_is_searched_near_zero():
-    assert grow_bracket(lambda x: 5.0, 0.1).upper == 0.1
+    assert grow_bracket(lambda x: 5.0, 0.1) == 0.1
 
 
 def test_a_function_that_only_rises_is_walked_to_the_end():
-    bracket = grow_bracket(lambda x: x, 1.0)
-    assert bracket.upper == bracket.best[0] == (1 / GOLDEN**2) ** 15
+    memo = Memo(lambda x: x)
+    assert grow_bracket(memo, 1.0) == best(memo)[0] == (1 / GOLDEN**2) ** 15
 
 
 @pytest.mark.parametrize("upper", [1.0, 1.5, 40.0])
 def test_the_walk_does_not_leave_its_limits(upper):
-    bracket = grow_bracket(lambda x: x, 1.0, limits=(0.0, upper))
-    assert bracket.upper == bracket.best[0] == upper
-    down = grow_bracket(lambda x: -x, 1.0, limits=(0.5, upper), patience=1, steps_down=5)
+    up, down = Memo(lambda x: x), Memo(lambda x: -x)
+    assert grow_bracket(up, 1.0, limits=(0.0, upper)) == best(up)[0] == upper
+    grow_bracket(down, 1.0, limits=(0.5, upper), patience=1, steps_down=5)
     assert {x for x, _ in down.points} == {0.0, 0.5, 1.0}
 
 
 @given(place=st.floats(0.01, 0.99))
 def test_smaller_steps_bracket_a_peak_below_the_first_step(place):
     """Five steps down reach 1 / 2.618^5 = 0.008 of the first one."""
-    bracket = grow_bracket(parabola(place), 1.0, patience=1, steps_down=5)
-    tried = sorted(x for x, _ in bracket.points)
-    best = tried.index(bracket.best[0])
-    assert bracket.best[1] > parabola(place)(0.0)
-    assert tried[best - 1] <= place <= tried[best + 1]
+    memo = parabola(place)
+    grow_bracket(memo, 1.0, patience=1, steps_down=5)
+    tried = sorted(x for x, _ in memo.points)
+    top = tried.index(best(memo)[0])
+    assert best(memo)[1] > memo(0.0)
+    assert tried[top - 1] <= place <= tried[top + 1]
 
 
 def test_the_first_step_is_bracketed_from_below_if_it_is_the_best():
-    bracket = grow_bracket(parabola(1.0), 1.0, patience=1, steps_down=5)
-    assert [x for x, _ in bracket.points] == pytest.approx([0.0, 1.0, 1 / GOLDEN**2, GOLDEN**2])
+    memo = parabola(1.0)
+    grow_bracket(memo, 1.0, patience=1, steps_down=5)
+    assert [x for x, _ in memo.points] == pytest.approx([0.0, 1.0, 1 / GOLDEN**2, GOLDEN**2])
 
 
 @pytest.mark.parametrize(
