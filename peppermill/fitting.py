@@ -53,7 +53,7 @@ def fit(
     - `noise`: "gaussian" or "uniform", or `pm.Noise(law, antithetic, seed)`. Antithetic members come in pairs +epsilon
       and -epsilon, which cancels the first-order error of a finite ensemble (docs/benchmarks.md).
     - `search`: "two_stage" looks for sigma* on part of the items and needs at most five passes of all members over all
-      items if they are 500 or more, seven with `temperature`; "golden" is the paper's golden section, eleven passes or
+      items if they are 500 or more, eight with `temperature`; "golden" is the paper's golden section, eleven passes or
       more. Or with settings: `pm.TwoStage(lower=..., upper=...)`, `pm.Golden(iterations=7, lower=..., upper=...)`.
     - `calibrator`: what is fitted on the averaged log-probabilities: "temperature" (T and sigma are tuned together, at
       no extra pass), "vector" or "matrix" (docs/choosing.md). `temperature=True` is `calibrator="temperature"`.

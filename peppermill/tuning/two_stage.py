@@ -30,7 +30,7 @@ from peppermill.tuning.result import ROUNDING, Evaluation, SigmaSearch
 from peppermill.tuning.search import GROWTH, START, grow_bracket
 from peppermill.tuning.subsample import MIN_DATA_EXAMPLES, Subsample, cut_subsample
 
-MAX_PASSES, JOINT_PASSES = 5.0, 7.0  # of all members over all items, without and with a temperature
+MAX_PASSES, JOINT_PASSES = 5.0, 8.0  # of all members over all items, without and with a temperature
 MAX_STEPS, PROFILE_STEPS = 4, 8  # on all items
 SECOND_STEP = 0.1  # in ln sigma: the least distance of the second sigma on all items
 WORTHWHILE_GAIN = 0.01  # in units of the standard error of the gain so far
@@ -43,7 +43,7 @@ GRID_POINTS = 401  # between the two neighbors of the best value, where the maxi
 
 @dataclass(frozen=True)
 class TwoStage:
-    """A search in at most five passes of all members over 500 examples or more, seven with T.
+    """A search in at most five passes of all members over 500 examples or more, eight with T.
 
     `lower` and `upper` say where to search. With fewer than 500 examples there is no subsample: every value is one on
     all items, and more of them are tried.
