@@ -41,10 +41,10 @@ SEARCH_FIELDS = ("items", "joint", "passes", "lower", "upper")
 #: Every field of the file that is always there, by type and, if it is a number, by range.
 FIELDS: tuple[tuple[type, float, float, tuple[str, ...]], ...] = (
     (int, 1, VERSION, ("version",)),
+    (float, 0, sys.float_info.max, ("sigma", "search.lower", "search.upper")),
     (int, 1, 10**9, ("size", "selection.arrays")),
     (int, -math.inf, math.inf, ("noise.seed",)),
     (int, 0, 10**18, ("search.items", "fingerprint.tensors", "fingerprint.numbers")),
-    (float, 0, sys.float_info.max, ("sigma", "search.lower", "search.upper")),
     (bool, 0, 1, ("noise.antithetic", "search.joint")),
     (list, 0, 0, ("views", "search.evaluations")),
     (str, 0, 0, ("noise.law", "calibrator.name", "likelihood.name", "selection.rule", "selection.mask")),
