@@ -23,6 +23,7 @@ CONSTANT_TYPES = (*(int, float, str, bool, type(None), torch.Size, type, Functio
 PURE = {
     *("torch", "builtins", "math", "operator", "functools", "itertools", "collections", "typing", "types", "abc"),
     *("contextlib", "copy", "enum", "inspect", "dataclasses", "warnings", "logging", "weakref", "re", "peppermill"),
+    "_weakrefset",
 }
 METADATA = ("__get__", "__hash__", "size", "dim", "numel", "stride", "is_floating_point", "is_complex", "__len__")
 
@@ -69,7 +70,11 @@ class Recorder(fx.Tracer):
 
     def _note_call(self, frame: Any, event: str, _: Any) -> None:
         if event == "call" and frame.f_code not in self.others and not _is_pure(frame.f_globals.get("__name__")):
-            self.codes[frame.f_code] = frame.f_globals
+            caller = frame
+            while caller and not caller.f_code.co_filename.startswith("<frozen importlib"):
+                caller = caller.f_back
+            if caller is None:  # an import that torch makes on the way has nothing to do with the network
+                self.codes[frame.f_code] = frame.f_globals
 
     def _note_globals(self) -> None:
         """Note what the code may have read of its files, of the network's classes, and of files and classes therein."""

@@ -285,3 +285,34 @@ def test_graphs_without_a_gpu_are_refused():
 def test_the_old_name_of_an_engine_still_works():
     model, x = zoo.network("mlp")
     assert torch.equal(ensemble(model, "joined")(x), ensemble(model, "loop")(x))
+
+
+LAZY = """
+import sys
+
+def doubled(x):
+    sys.modules.pop("email.feedparser", None)
+    import email.feedparser  # whose code reads patterns that could change
+    return 2 * x
+"""
+
+
+def test_an_import_that_torch_makes_on_the_way_does_not_change_the_engine(monkeypatch):
+    """As after a Ctrl-C in the middle of an import, which the next call makes again."""
+    lazy = {"__name__": "torch.lazy"}
+    exec(LAZY, lazy)
+    monkeypatch.setitem(globals(), "doubled", lazy["doubled"])
+
+    class Network(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(6, 3)
+
+        def forward(self, x):
+            return doubled(self.layer(x))  # noqa: F821
+
+    model, x = Network().eval(), torch.randn(5, 6)
+    pep = ensemble(model)
+    with torch.no_grad():
+        pep(x)
+    assert pep.engine.report == "vmap"
