@@ -332,7 +332,7 @@ def page(found: dict[str, dict[str, Any]]) -> str:
             f"significantly worse on {len(clear) - sum(clear)}.",
         ]
     for name, content in found.items():
-        made = content["provenance"]
+        made, asked = content["provenance"], content["settings"]
         lines += [
             "",
             f"## {name}",
@@ -341,11 +341,11 @@ def page(found: dict[str, dict[str, Any]]) -> str:
             "|---|---|---|---|---|---|---|",
         ]
         for title, row in content["methods"].items():
-            spreads = f"{row['over splits']:.4f} | {row['over seeds']:.4f}"
+            known = {"over splits": asked["splits"] > 1, "over seeds": asked["noise_seeds"] > 1}
+            spreads = " | ".join(f"{row[name]:.4f}" if several else "" for name, several in known.items())
             scores = f"{100 * row['ece']:.2f} | {100 * row['error']:.2f}"
             lines.append(f"| {title} | {row['passes']:.3g} | {row['nll']:.4f} | {spreads} | {scores} |")
         chosen = ", ".join(f"{choice} ({count} of {content['runs']})" for choice, count in content["choices"].items())
-        asked = content["settings"]
         images = f" of {asked['images']:,} images" if asked.get("images") else ""
         lines += [
             "",
