@@ -104,13 +104,20 @@ def main() -> None:
     warnings.simplefilter("ignore", pm.PepWarning)
     path = RESULTS / "tuning.json"
     for name in parser.parse_args().names:
-        row = measure(*networks()[name]())
+        row = measure(*networks()[name]()) | {"commit": pm.provenance(0)["commit"]}
         known = json.loads(path.read_text())["networks"] if path.exists() else {}
         write_result("tuning", {"size": SIZE, "batch": BATCH, "networks": known | {name: row}})
 
 
 def section(found: dict[str, Any]) -> str:
     ways = ("quick", "quick_with_temperature", "golden", "authors")
+    latest = found["provenance"]["commit"]
+    older = {row["commit"] for row in found["networks"].values()} - {latest}
+    ages = [
+        f"{', '.join(TITLES[n] for n, row in found['networks'].items() if row['commit'] == commit)} at {commit}"
+        for commit in sorted(older)
+    ]
+    earlier = f"Measured earlier: {'; '.join(ages)}. " if ages else ""
     return table_section(
         "Finding sigma",
         f"The number of passes of all m = {found['size']} members over all validation items, and the share of the PEP "
@@ -119,7 +126,8 @@ def section(found: dict[str, Any]) -> str:
         "L(σ, T) − L(0); *over T* is the gain of the noise over a temperature alone, in nats summed over all items, "
         'and its limit is 5 %. *golden* is `fit(search="golden")`. *authors* is their procedure: ten iterations in 0 '
         "to 0.1 that compute both inner points each time. The networks of Table 2 are one seed each, trained for 15 "
-        f"epochs on part of the images (`benchmarks/trained.py`). `python -m benchmarks.tuning`; {where(found)}.",
+        f"epochs on part of the images (`benchmarks/trained.py`). {earlier}`python -m benchmarks.tuning`; "
+        f"{where(found)}.",
         ("network", "items", "effect", "two-stage", "two-stage, with T", "golden", "authors", "over T, missed"),
         [
             (
