@@ -91,7 +91,7 @@ def test_a_notebook_shows_the_line_too(monkeypatch):
 
 @pytest.mark.parametrize(
     ("options", "passes"),
-    [({}, 5), ({"temperature": True}, 7), ({"search": "golden"}, 12), ({"search": "golden", "temperature": True}, 19)],
+    [({}, 5), ({"temperature": True}, 8), ({"search": "golden"}, 12), ({"search": "golden", "temperature": True}, 19)],
 )
 @pytest.mark.filterwarnings("ignore:noise does not help")
 def test_fit_has_an_end_in_sight(monkeypatch, options, passes):
