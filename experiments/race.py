@@ -45,7 +45,7 @@ class Settings(Machine):
     splits: int = 10  # random halves of the images; for a row of Table 2, networks from other seeds
     noise_seeds: int = 5  # for the first split; every other one has a seed of its own
     passes: int = 10
-    additions: bool = True  # or only one-pass methods, mirror images, PEP with T, and the race
+    additions: bool = True  # each addition to PEP alone, too; they cost most of the time
     images: int | None = None  # only the first images
     imagenet: Path | None = None  # the folder of the validation images
     labels: Path | None = None  # their classes, if the folder is flat

@@ -107,10 +107,10 @@ def portions(groups: Iterable[Tensor]) -> Iterator[Tensor]:
         for some in torch.split(group, max(1, NUMBERS_AT_ONCE // max(1, group[0].numel()))):
             held.append(some)
             if sum(part.numel() for part in held) >= NUMBERS_AT_ONCE:
-                yield torch.cat(held)
+                yield torch.cat(held) if len(held) > 1 else held[0]  # `cat` of one tensor copies it
                 held.clear()
     if held:
-        yield torch.cat(held)
+        yield torch.cat(held) if len(held) > 1 else held[0]
 
 
 def _run_chunk(request: Request, members: Members, chunk: list[Batch]) -> list[BatchResult]:

@@ -87,7 +87,7 @@ BUDGET = {
     # The plan has 1,250: the trace that patches no other thread, what it may not bake in, and a comparison with the
     # plain network before the first use of every plan.
     # And a weight that the network holds in several places.
-    "engines": (1438, 11),
+    "engines": (1435, 11),
     "streaming": (483, 4),  # not in the plan: predictions for data of any length, in parts
     "predictors": (334, 3),  # the plan has 300: any calibrator for any predictor, test-time augmentation
     # The plan has 900 in 8: statistics by example, when to abstain, results that show themselves and are typed.
@@ -521,7 +521,7 @@ def opened_by_table2() -> set[str]:
 LIMITS = {
     # The plan has 12,500 lines; since then: nothing wrong or lost 250, the race 900, uncertainty 450, predictions in
     # parts 550 are planned; results that show themselves, typed options and described arguments are not; 300 over.
-    "lines of the wheel": (14914, 14650),
+    "lines of the wheel": (14911, 14650),
     "files of the wheel": (119, 119),
     "lines of the core": (1822, 1650),  # 172 more: calibrators, views, uncertainty and examples pass through it
     "rooms over their budget": (0, 0),

@@ -46,9 +46,8 @@ class Recorder(fx.Tracer):
         with ThreadPoolExecutor(1) as own:  # which alone has the profile function and the mode that watch the code
             own.submit(self._record).result()
         for code in self.codes:
-            if {*code.co_freevars} - {"__class__"} or "IMPORT_NAME" in {
-                step.opname for step in dis.get_instructions(code)
-            }:
+            imports = any(step.opname == "IMPORT_NAME" for step in dis.get_instructions(code))
+            if imports or {*code.co_freevars} - {"__class__"}:
                 raise TypeError(f"`{code.co_name}` reads what an outer function or an import may change")
         self._note_globals()
 

@@ -45,9 +45,7 @@ class Together:
         self.sigma, self.stack = 0.0, list[Any]()  # the members at one sigma; 0 if there are none
         if self.graph:
             self.run = fx.GraphModule(nn.Module(), self.graph).forward
-            self.placeholders = [node for node in self.graph.nodes if node.op == "placeholder"][
-                :-1
-            ]  # without the input
+            *self.placeholders, _ = (node for node in self.graph.nodes if node.op == "placeholder")  # the last: input
 
     def __call__(self, stacked: list[Tensor | None], x: Tensor) -> Tensor:
         with autocast(self.form.device, self.form.precision):
