@@ -4,7 +4,7 @@
 random draws of the validation items, and each time misses some share of the PEP effect on its items. The effect is
 known from sixteen passes of the members over all items, between which the gain of the drawn items is interpolated. With
 `--over-t` sigma and T are searched together, and what is missed is a share of the gain over the best T alone. Needs
-PEPPERMILL_DATA for all networks but the demo's.
+PEPPERMILL_DATA for all networks but the demo's. `--device cuda` spares hours; nothing here is a time.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import argparse
 import json
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,25 +24,25 @@ from torch import Tensor, nn
 import peppermill as pm
 from benchmarks.timing import RESULTS, table_section, where, write_result
 from benchmarks.trained import Trained, resnet, table2
-from benchmarks.tuning import BATCH, SIZE, TITLES
+from benchmarks.tuning import BATCH, SIZE, TITLES, demo
 
 GRID = np.geomspace(0.1, 4.0, 16)  # in units of sigma*
 OVER_T_GRID = np.geomspace(0.05, 1.5, 12)  # likewise; with T the best sigma is smaller
 DRAWS, COUNTS = 100, (2_500, 1_000)
 TOLERATED_SHARE = 0.01  # of the effect
 
-NETWORKS: dict[str, Callable[[], Trained]] = {
-    "demo": lambda: (pm.demo.network(), pm.demo.validation()),
-    "mnist-mlp": lambda: table2("mnist-mlp"),
-    "cifar10": lambda: table2("cifar10"),
-    "cifar100": lambda: table2("cifar100"),
-    "resnet20": lambda: resnet(20, images=2_000),
+NETWORKS: dict[str, Callable[[str], Trained]] = {
+    "demo": demo,
+    "mnist-mlp": partial(table2, "mnist-mlp"),
+    "cifar10": partial(table2, "cifar10"),
+    "cifar100": partial(table2, "cifar100"),
+    "resnet20": partial(resnet, 20, 2_000),
 }
 
 
-def measure(name: str, draws: int) -> dict[str, Any]:
+def measure(name: str, draws: int, device: str) -> dict[str, Any]:
     """For some random draws of each number of items: the missed share of the effect, and the passes of all members."""
-    network, (inputs, labels) = NETWORKS[name]()
+    network, (inputs, labels) = NETWORKS[name](device)
     pep = pm.fit(network, (inputs, labels), size=SIZE, batch_size=BATCH)
     sigmas = pep.sigma * GRID
     alone = pm.predict(network, (inputs, labels)).log_likelihoods
@@ -53,7 +54,7 @@ def measure(name: str, draws: int) -> dict[str, Any]:
         generator = torch.Generator().manual_seed(count)
         missed, passes = [], []
         for _ in range(draws):
-            items = torch.randperm(len(labels), generator=generator)[:count]
+            items = torch.randperm(len(labels), generator=generator)[:count].to(device)
             found = pm.fit(network, (inputs[items], labels[items]), size=SIZE, batch_size=BATCH).search
             best = max(found.gain, largest_gain(sigmas, gains[:, items].mean(dim=1)))
             missed.append((best - found.gain) / best)
@@ -63,9 +64,9 @@ def measure(name: str, draws: int) -> dict[str, Any]:
     return {"items": len(labels), "draws": rows}
 
 
-def measure_over_t(name: str, draws: int, counts: Sequence[int]) -> dict[str, Any]:
+def measure_over_t(name: str, draws: int, counts: Sequence[int], device: str) -> dict[str, Any]:
     """For some random draws: the gain of the best sigma and T over the best T, what of it is missed, and the passes."""
-    network, (inputs, labels) = NETWORKS[name]()
+    network, (inputs, labels) = NETWORKS[name](device)
     pep = pm.fit(network, (inputs, labels), size=SIZE, batch_size=BATCH)
     sigmas = pep.sigma * OVER_T_GRID
     log_probs = [pm.predict(network, (inputs, labels)).log_probs]
@@ -74,7 +75,7 @@ def measure_over_t(name: str, draws: int, counts: Sequence[int]) -> dict[str, An
     for count in counts:
         generator, gains, missed, passes = torch.Generator().manual_seed(count), [], [], []
         for _ in range(draws):
-            items = torch.randperm(len(labels), generator=generator)[:count]
+            items = torch.randperm(len(labels), generator=generator)[:count].to(device)
             alone, *profile = [with_best_temperature(one[items], labels[items]) for one in log_probs]
             drawn = inputs[items], labels[items]
             found = pm.fit(network, drawn, size=SIZE, batch_size=BATCH, temperature=True).search
@@ -96,7 +97,7 @@ def with_best_temperature(log_probs: Tensor, labels: Tensor) -> float:
 
 def largest_gain(sigmas: np.ndarray, gains: Tensor) -> float:
     """The top of the curve: gain / sigma^2 is smooth along ln sigma."""
-    spline = CubicSpline(np.log(sigmas), gains.numpy() / sigmas**2)
+    spline = CubicSpline(np.log(sigmas), gains.cpu().numpy() / sigmas**2)
     fine = np.geomspace(sigmas[0], sigmas[-1], 400)
     return float((fine**2 * spline(np.log(fine))).max())
 
@@ -107,11 +108,17 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=DRAWS)
     parser.add_argument("--counts", type=int, nargs="+", default=COUNTS, help="items of a draw, with --over-t")
     parser.add_argument("--over-t", action="store_true", help="search sigma and T together; the rest is kept")
+    parser.add_argument("--device", default="cpu")
     asked = parser.parse_args()
+    torch.backends.cudnn.allow_tf32 = False
     warnings.simplefilter("ignore", pm.PepWarning)
     path = RESULTS / "replays.json"
     for name in asked.names:
-        row = measure_over_t(name, asked.draws, asked.counts) if asked.over_t else measure(name, asked.draws)
+        row = (
+            measure_over_t(name, asked.draws, asked.counts, asked.device)
+            if asked.over_t
+            else measure(name, asked.draws, asked.device)
+        )
         known = json.loads(path.read_text()) if path.exists() else {"networks": {}}
         part = "over_t" if asked.over_t else "networks"
         known[part] = known.get(part, {}) | {name: row}

@@ -26,7 +26,7 @@ MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of their input
 Trained = tuple[nn.Module, tuple[Tensor, Tensor]]
 
 
-def table2(name: str) -> Trained:
+def table2(name: str, device: str = "cpu") -> Trained:
     """The network of a row of Table 2, seed 17, and the row's validation images."""
     from experiments.settings import EPOCHS, ROWS, SEEDS  # here, because the page imports this file and needs no data
     from experiments.table2.small_networks import NETWORKS
@@ -34,8 +34,8 @@ def table2(name: str) -> Trained:
     from experiments.table2.work import row_data
 
     row, file = ROWS[name], FOLDER / f"{name}-seed{SEEDS[0]}.safetensors"
-    found = row_data(row, None, "cpu")
-    network = NETWORKS[row.network](row.classes, False)
+    found = row_data(row, None, device)
+    network = NETWORKS[row.network](row.classes, False).to(device)
     if not file.exists():
         images, labels = (part[: IMAGES[name]] for part in found.train)
         schedule = Schedule((row.learning_rate,) * EPOCHS)
@@ -43,12 +43,12 @@ def table2(name: str) -> Trained:
             lambda: NETWORKS[row.network](row.classes, False), images, labels, SEEDS[:1], schedule, print
         )
         FOLDER.mkdir(parents=True, exist_ok=True)
-        save_file({key: value.contiguous() for key, value in trained.states[EPOCHS].items()}, file)
+        save_file({key: value.cpu().contiguous() for key, value in trained.states[EPOCHS].items()}, file)
     network.load_state_dict(load_file(file))
     return network.eval(), found.validation
 
 
-def resnet(depth: int, images: int = 1000) -> Trained:
+def resnet(depth: int, images: int = 1000, device: str = "cpu") -> Trained:
     """A ResNet on CIFAR-10 and images of the test set: its training saw all others."""
     from experiments.image_sets import read_image_set
 
@@ -58,14 +58,16 @@ def resnet(depth: int, images: int = 1000) -> Trained:
     network.load_state_dict({name.removeprefix("module."): value for name, value in published.items()})
     inputs, labels = (part[:images] for part in read_image_set("cifar10").test)
     normal = (inputs / 255 - torch.tensor(MEAN)[:, None, None]) / torch.tensor(DEVIATION)[:, None, None]
-    return network.eval(), (normal, labels)
+    return network.eval().to(device), (normal.to(device), labels.to(device))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", default=list(IMAGES))
-    for name in parser.parse_args().names:
-        table2(name)
+    parser.add_argument("--device", default="cpu")
+    asked = parser.parse_args()
+    for name in asked.names:
+        table2(name, asked.device)
 
 
 if __name__ == "__main__":
