@@ -72,7 +72,7 @@ def measure_over_t(name: str, draws: int, counts: Sequence[int], device: str) ->
     log_probs = [pm.predict(network, (inputs, labels)).log_probs]
     log_probs += [pm.predict(pep.with_sigma(sigma), (inputs, labels)).log_probs for sigma in sigmas]
     rows = {}
-    for count in counts:
+    for count in {min(count, len(labels)): None for count in counts}:
         generator, gains, missed, passes = torch.Generator().manual_seed(count), [], [], []
         for _ in range(draws):
             items = torch.randperm(len(labels), generator=generator)[:count].to(device)

@@ -173,7 +173,7 @@ def main(settings: Settings) -> dict[str, Any]:
                     warnings.simplefilter("ignore", pm.PepWarning)  # a best sigma of 0 is a number of the table
                     compute = partial(examine, case, seed, split > 0 or seed == 0, settings)
                     found = stages.json(f"{name}-{split}-{seed}", made_of, compute)
-                each.append({"split": split, "seed": seed, **found})
+                each.append({"split": split, "seed": seed, "tuning": len(case.tuning[1]), **found})
                 shown = ", ".join(f"{m} {v['nll']:.4f}" for m, v in found["methods"].items() if m in SHOWN)
                 settings.say(f"{name}, split {split + 1}, noise {seed + 1}: {shown}; chosen: {found['choice']}")
         content = {"network": name, **summary(each), "seconds": time.monotonic() - began, "device": settings.device}
@@ -273,10 +273,11 @@ def summary(each: list[dict[str, Any]]) -> dict[str, Any]:
     best = min(one_pass, key=lambda title: rows[title]["nll"])
     pairs = {f"race - {title}": paired(each, title) for title in dict.fromkeys(("temperature scaling", best))}
     counts = {name: sum(one["choice"] == name for one in each) for name in {one["choice"] for one in each}}
-    found = [
-        (o["methods"]["race"]["estimate"], o["methods"]["race"]["nll"], o["methods"]["race"]["items"]) for o in each
-    ]
-    inside = [abs(e - n) <= 2 * np.std(i) * np.sqrt(2 / len(i)) for e, n, i in found]
+    inside = []
+    for one in each:
+        found, items = one["methods"]["race"], one["methods"]["race"]["items"]
+        error = np.std(items) * np.sqrt(1 / one["tuning"] + 1 / len(items))  # both numbers are means of a sample
+        inside.append(abs(found["estimate"] - found["nll"]) <= 2 * error)
     spent = float(np.mean([one["methods"]["race"]["spent"] for one in each]))
     return plain({"methods": rows, "best one pass": best, "paired": pairs, "choices": counts, "runs": len(each),
                   "estimate within two standard errors": float(np.mean(inside)), "spent": spent})  # fmt: skip
