@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from peppermill.metrics import Reliability
 from peppermill.plumbing.files import write_atomically
 from peppermill.plumbing.optional import importing
-from peppermill.report.payload import worth_seeing
+from peppermill.report.page import worth_seeing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -4,8 +4,7 @@ import re
 
 import pytest
 
-from peppermill.report.page import article, compared, environment
-from peppermill.report.payload import payload
+from peppermill.report.page import article, compared, environment, payload
 from peppermill.report.verdict import judged
 
 from .test_page import Reader, squeezed

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 import peppermill as pm
 from peppermill.cli.app import app
-from peppermill.report.payload import payload
+from peppermill.report.page import payload
 from peppermill.report.run import plain, run_table
 
 from . import small_runs
