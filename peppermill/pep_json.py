@@ -19,17 +19,7 @@ from peppermill.datasets.splitting import Split
 from peppermill.likelihood import likelihood_named
 from peppermill.noise import Noise
 from peppermill.plumbing.files import read_json, write_atomically
-from peppermill.recipe import (
-    VERDICTS,
-    Candidate,
-    Fingerprint,
-    Race,
-    Recipe,
-    difference,
-    digest,
-    fingerprint,
-    versions,
-)
+from peppermill.recipe import VERDICTS, Candidate, Fingerprint, Race, Recipe, difference, digest, fingerprint, versions
 from peppermill.tuning.result import Evaluation, SigmaSearch
 from peppermill.views import VIEWS, saved_names, views_named
 

@@ -43,11 +43,6 @@ class Landscape:
         """How many numbers theta has."""
         return sum(value.numel() for value in self.center.values())
 
-    @property
-    def direction_bytes(self) -> int:
-        """The memory of one direction in the space of theta, or of one gradient."""
-        return sum(value.nbytes for value in self.center.values())
-
     def outputs(self, params: Params, inputs: Inputs) -> Tensor:
         """The outputs of the network at theta for a batch of inputs."""
         args, kwargs = as_arguments(inputs)
@@ -83,7 +78,8 @@ class Landscape:
         budget = MEMORY_BYTES
         if device.type == "cuda":
             budget = max(budget, int(GPU_MEMORY_SHARE * torch.cuda.mem_get_info(device)[0]))
-        one_input = activations * self._activation_bytes(batch) + gradients * self.direction_bytes
+        gradient_bytes = sum(value.nbytes for value in self.center.values())
+        one_input = activations * self._activation_bytes(batch) + gradients * gradient_bytes
         size = max(1, budget // max(1, one_input))
         for start in range(0, len(batch[1]), size):
             yield slice_batch(batch, start, start + size)

@@ -124,8 +124,7 @@ def inputs_of(batches: Batches, wanted: Collection[int], count: int) -> dict[int
 
     In a segmentation an item is a pixel and has no input of its own.
     """
-    found: dict[int, Tensor] = {}
-    start = 0
+    found, start = dict[int, Tensor](), 0
     for inputs, _ in batches:
         known = inputs if isinstance(inputs, Tensor) else ()
         found |= {k: known[k - start] for k in wanted if start <= k < start + len(known)}

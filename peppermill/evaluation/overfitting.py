@@ -19,7 +19,7 @@ from peppermill.parameters import Selection
 from peppermill.plumbing.display import Table, shows_table
 from peppermill.plumbing.progress import progress
 from peppermill.predictions import predict
-from peppermill.sources.weight_files import check_architecture, load_weights
+from peppermill.sources.weight_files import load_weights
 from peppermill.types import Data, LikelihoodLike
 
 #: The quantities that are compared with overfitting, in words.
@@ -124,7 +124,9 @@ def probe_overfitting(
             f"`checkpoints` has {len(named)}: give at least {MIN_CHECKPOINTS} different ones, because fewer have no "
             "ranks to correlate."
         )
-    check_architecture(model, named)
+    scratch = copy.deepcopy(model)
+    for name, source in named.items():  # the first that does not fit is refused before the work
+        load_weights(scratch, source, name)
     parts = {"train": train, "validation": validation, "test": test}
     data = {name: Batches(part, model, argument=name, batch_size=batch_size) for name, part in parts.items()}
     options: dict[str, Any] = {"parameters": parameters, "likelihood": likelihood}

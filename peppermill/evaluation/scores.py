@@ -103,8 +103,7 @@ def evaluate(
     check_level(level)
     predictions = predictions_of(predictor, data, likelihood)
     scores = item_scores(predictions, bins)
-    examples = len(scores["nll"].counts)
-    return Scores(estimate(scores, level, seed), len(predictions.labels), bins, level, examples)
+    return Scores(estimate(scores, level, seed), len(predictions.labels), bins, level, len(scores["nll"].counts))
 
 
 def item_scores(predictions: Predictions, bins: int) -> dict[str, ExampleSums]:

@@ -171,14 +171,8 @@ def members_histogram(effects: Sequence[Effect], class_names: Sequence[str] = ()
             image.imshow(pixels, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
         classes = (effect.label, effect.before, effect.after)
         label, before, after = (class_names[k] if k < len(class_names) else f"class {k}" for k in classes)
-        bars: dict[str, Any] = {
-            "bins": MEMBER_BINS,
-            "range": (0, 1),
-            "color": GREY,
-            "edgecolor": "white",
-            "linewidth": 0.4,
-        }
-        histogram.hist(effect.members, **bars, label="members")
+        bars: dict[str, Any] = {"range": (0, 1), "color": GREY, "edgecolor": "white", "linewidth": 0.4}
+        histogram.hist(effect.members, MEMBER_BINS, label="members", **bars)
         histogram.axvline(effect.network, color=ORANGE, linewidth=1.6, linestyle="--", label="network")
         histogram.axvline(effect.ensemble, color=BLUE, linewidth=1.6, label="ensemble")
         histogram.set_title(f"{label}: {before} → {after}", parse_math=False)

@@ -64,7 +64,7 @@ def source(text: str, pretrained: bool = True) -> Source:
     if adapter:
         with one_clear_line(f"hf:{adapter}", "its base is another network than the one that it was trained on"):
             model = peft.PeftModel.from_pretrained(model, adapter)
-    prepare = _images(transformers, name, where) if is_image else _texts(transformers, name, where, options, config)
+    prepare = _preparation(transformers, name, where, options, config, is_image)
     return Source(model.eval(), prepare, tuple(config.id2label[k] for k in sorted(config.id2label)))
 
 
@@ -77,33 +77,28 @@ def _cure(path: Path) -> str:
     return f"did you mean {', '.join(near)}? Or {wanted}" if near else wanted
 
 
-def _images(transformers: Any, name: str, where: dict[str, str]) -> Callable[[Any], Tensor] | None:
-    """A PIL image -> pixel values [channels, height, width]; None if the folder has no image processor."""
-    try:
-        processor = transformers.AutoImageProcessor.from_pretrained(name, **where)
-    except ABSENT:
-        return None
-    return lambda image: processor(image, return_tensors="pt")["pixel_values"][0]
+def _preparation(
+    transformers: Any, name: str, where: dict[str, str], options: dict[str, str], config: Any, is_image: bool
+) -> Callable[[Any], Any] | None:
+    """A PIL image -> pixel values [channels, height, width]; a string -> tokens [length] and what goes with them.
 
-
-def _texts(
-    transformers: Any, name: str, where: dict[str, str], options: dict[str, str], config: Any
-) -> Callable[[str], dict[str, Tensor]] | None:
-    """A string -> tokens [length] and what goes with them, all of one length; None if there is no tokenizer.
-
-    Without a tokenizer's files, the library makes one up that knows no word, or two signs at most.
+    None if the folder has neither image processor nor tokenizer. Without a tokenizer's files, the library makes one up
+    that knows no word, or two signs at most.
     """
+    kind = transformers.AutoImageProcessor if is_image else transformers.AutoTokenizer
     try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(name, **where)
+        processor = kind.from_pretrained(name, **where)
     except ABSENT:
         return None
-    if tokenizer.pad_token is None or len(tokenizer) <= len(tokenizer.all_special_tokens) + 2:
+    if is_image:
+        return lambda image: processor(image, return_tensors="pt")["pixel_values"][0]
+    if processor.pad_token is None or len(processor) <= len(processor.all_special_tokens) + 2:
         return None
     known = getattr(config, "max_position_embeddings", LONGEST_TEXT)
-    length = whole_number(options, "length", min(LONGEST_TEXT, tokenizer.model_max_length, known))
+    length = whole_number(options, "length", min(LONGEST_TEXT, processor.model_max_length, known))
 
     def prepare(text: str) -> dict[str, Tensor]:
-        found = tokenizer(text, padding="max_length", truncation=True, max_length=length, return_tensors="pt")
+        found = processor(text, padding="max_length", truncation=True, max_length=length, return_tensors="pt")
         return {key: value[0] for key, value in found.items()}
 
     return prepare

@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Mapping
-from copy import deepcopy
 from pathlib import Path
 from typing import TypeAlias
 
@@ -76,13 +75,6 @@ def load_weights(model: nn.Module, source: Checkpoint, name: str = "the state di
         model.load_state_dict(state)
     except RuntimeError as error:
         raise ValueError(f"{what} does not fit this {kind}: {_first_complaint(error)}") from error
-
-
-def check_architecture(model: nn.Module, checkpoints: Mapping[str, Checkpoint]) -> None:
-    """Raise if some of the checkpoints are not weights of this network."""
-    scratch = deepcopy(model)
-    for name, source in checkpoints.items():
-        load_weights(scratch, source, name)
 
 
 def _without_prefix(state: dict[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
