@@ -99,9 +99,9 @@ BUDGET = {
     # The plan has 1,750. More: modules of torch in a Keras model stay as they are, sizes are read before arrays,
     # pictures are cached as bytes, or read without a cache; npz files, names of pictures and data of the hub stream.
     "sources": (1843, 15),
-    "report": (1315, 8),
+    "report": (1287, 8),
     "integrations": (400, 4),  # 61 more: actors of Ray
-    "cli": (1304, 12),  # below the plan: related commands share a file
+    "cli": (1315, 12),  # below the plan: related commands share a file
     "demo": (81, 1),
     "plumbing": (491, 8),  # the plan has 340: calls of a network, Keras' door, tables of results
 }
@@ -521,7 +521,7 @@ def opened_by_table2() -> set[str]:
 LIMITS = {
     # The plan has 12,500 lines; since then: nothing wrong or lost 250, the race 900, uncertainty 450, predictions in
     # parts 550 are planned; results that show themselves, typed options and described arguments are not; 300 over.
-    "lines of the wheel": (14798, 14650),
+    "lines of the wheel": (14781, 14650),
     "files of the wheel": (116, 116),
     "lines of the core": (1822, 1650),  # 172 more: calibrators, views, uncertainty and examples pass through it
     "rooms over their budget": (0, 0),

@@ -18,7 +18,6 @@ from peppermill.distributed.group import rank
 from peppermill.likelihood import likelihood_named
 from peppermill.plumbing.display import Table
 from peppermill.plumbing.files import refuse_unwritable
-from peppermill.report.record import curvature_panel, overfitting_panel
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -126,7 +125,11 @@ def curvature_command(
     )
     shown = [analysis, Table(("sigma", "predicted B_sigma", "measured L(sigma) - L(0)", "believable"), rows), *parts]
     settings = options.settings(context, "model", "data", "probes", "size", "parameters")
-    panel = curvature_panel(analysis, points, carried)
+    panel = {name: value for name, value in vars(analysis).items() if name != "item_rates"}  # which would fill the file
+    panel |= {"rate_from_traces": analysis.rate_from_traces, "believable_range": analysis.believable_range}
+    for name in ("predicted", "predicted_error", "measured", "measured_error"):
+        panel[name] = [getattr(point, name) for point in points]
+    panel |= {"sigmas": [point.sigma for point in points], "carried": carried}
     run = pm.Run(f"curvature of {network.model} on {data}", settings, (), curvature=panel)
     results.deliver(shown, run, lambda: pm.plots.effect_curves(points, analysis.items, upper), seed, model)
 
@@ -155,7 +158,15 @@ def probe_command(
     found = pm.probe_overfitting(source.model, checkpoints, **asked)
     settings = options.settings(context, "model", "train", "validation", "test", "parameters", "size", "probes")
     settings |= {"checkpoints": [str(path) for path in checkpoints]}
-    run = pm.Run(f"overfitting of {model}", settings, (), overfitting=overfitting_panel(found))
+    effect = found.correlations.get("pep_effect")
+    panel = {
+        "points": [vars(p) | {"overfitting": p.overfitting, "effect": p.pep_effect} for p in found.points],
+        "spearman": effect and effect.rho,
+        "spearman_lower": effect and effect.lower,
+        "spearman_upper": effect and effect.upper,
+        "correlations": found.correlations,
+    }
+    run = pm.Run(f"overfitting of {model}", settings, (), overfitting=panel)
     results.deliver([found], run, lambda: pm.plots.overfitting_scatter(found), seed)
 
 

@@ -22,10 +22,8 @@ from peppermill.report.uncertain_items import uncertain_items, with_pictures
 from peppermill.report.verdict import judged, rival_of
 from peppermill.types import Data, LikelihoodLike
 
-if TYPE_CHECKING:  # only for types: evaluating needs no curvature code
-    from peppermill.curvature.analysis import Carried, EffectPoint, LocalAnalysis
+if TYPE_CHECKING:
     from peppermill.evaluation.abstention import Abstention
-    from peppermill.evaluation.overfitting import OverfittingProbe
 
 GRID = (0.2, 0.4, 0.6, 0.8, 1.0, 1.2, 1.4, 1.6, 1.8, 2.0, 2.5)  # of the sweep, in units of sigma*
 
@@ -170,30 +168,4 @@ def _recipe(pep: PepEnsemble) -> dict[str, Any]:
         "validation items": search.items,
         "sigmas tried": len(search.evaluations),
         "forward passes while tuning": search.passes,
-    }
-
-
-def curvature_panel(found: LocalAnalysis, points: Sequence[EffectPoint], carried: Sequence[Carried]) -> dict[str, Any]:
-    """The numbers of the report's panel on curvature; without the rate of each item, which would fill the file."""
-    numbers = {name: value for name, value in vars(found).items() if name != "item_rates"}
-    columns = ("predicted", "predicted_error", "measured", "measured_error")
-    return {
-        **numbers,
-        "rate_from_traces": found.rate_from_traces,
-        "believable_range": found.believable_range,
-        "sigmas": [point.sigma for point in points],
-        **{name: [getattr(point, name) for point in points] for name in columns},
-        "carried": carried,
-    }
-
-
-def overfitting_panel(found: OverfittingProbe) -> dict[str, Any]:
-    """The numbers of the report's panel on overfitting: each checkpoint, and the correlations."""
-    effect = found.correlations.get("pep_effect")
-    return {
-        "points": [vars(p) | {"overfitting": p.overfitting, "effect": p.pep_effect} for p in found.points],
-        "spearman": effect and effect.rho,
-        "spearman_lower": effect and effect.lower,
-        "spearman_upper": effect and effect.upper,
-        "correlations": found.correlations,
     }
