@@ -58,7 +58,13 @@ def predict(
         found = _predict(predictor, batches, likelihood_of(predictor, likelihood))
         if uncertainty:
             found = replace(found, uncertainty=without_members(found.log_probs, found.likelihood))
-    _check(found.log_probs, batches.argument)
+    if not len(found.log_probs):
+        raise ValueError(f"`{batches.argument}` has no item that counts: every label is the ignored one.")
+    broken, items = int(found.log_probs.isnan().any(dim=1).sum()), len(found.log_probs)
+    if broken:
+        raise ValueError(
+            f"the predictions for {broken} of {items} items are NaN: check the network's weights and the data."
+        )
     return found
 
 
@@ -91,13 +97,3 @@ def _predict(predictor: Any, batches: Batches, likelihood: Likelihood) -> Predic
     log_probs, labels, firsts = columns
     log_likelihoods = likelihood.log_likelihoods(log_probs, labels)
     return Predictions(log_probs, labels, log_likelihoods, likelihood, firsts.cumsum(0) - 1)
-
-
-def _check(log_probs: Tensor, argument: str) -> None:
-    if not len(log_probs):
-        raise ValueError(f"`{argument}` has no item that counts: every label is the ignored one.")
-    broken = int(log_probs.isnan().any(dim=1).sum())
-    if broken:
-        raise ValueError(
-            f"the predictions for {broken} of {len(log_probs)} items are NaN: check the network's weights and the data."
-        )

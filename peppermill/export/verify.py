@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.export import Dim, ExportedProgram
+from torch.export import Dim, ExportedProgram, ShapesCollection
 
 from peppermill.engines.network_shell import shell_of
 from peppermill.ensemble import PepEnsemble
@@ -236,23 +236,18 @@ def named_outputs(likelihood: Likelihood, outputs: Tensor) -> dict[str, Tensor]:
     return {"probabilities": outputs.exp(), "log_probabilities": outputs}
 
 
-def dynamic_shapes(example: Example) -> dict[str, Any]:
+def dynamic_shapes(graph: EnsembleGraph, example: Example) -> Any:
     """Only the batch dimension varies, and is called so."""
+    shapes: Any = ShapesCollection()  # type: ignore[no-untyped-call]
     batch = Dim("batch")
-
-    def shapes(value: Any) -> Any:
-        if isinstance(value, Tensor):
-            return {0: batch} if example.counts_items(value) else None
-        if isinstance(value, Mapping):
-            return {key: shapes(part) for key, part in value.items()}
-        return tuple(map(shapes, value)) if isinstance(value, tuple) else None
-
-    return {name: shapes(value) for name, value in example.by_name.items()}
+    for tensor in filter(example.counts_items, tensors_of(example.by_name)):
+        shapes[tensor] = {0: batch}
+    return shapes.dynamic_shapes(graph, example.arguments, dict(example.keywords))
 
 
 def traced(graph: EnsembleGraph, example: Example) -> ExportedProgram:
     """The ensemble as a graph of operations, for any number of items."""
-    dynamic, keywords = dynamic_shapes(example), dict(example.keywords)
+    dynamic, keywords = dynamic_shapes(graph, example), dict(example.keywords)
     program = torch.export.export(graph, example.arguments, keywords, dynamic_shapes=dynamic, strict=False)
     for node in program.graph.nodes:
         node.meta.pop("stack_trace", None)  # paths and lines of code on this machine
@@ -299,7 +294,7 @@ def onnx_content(graph: EnsembleGraph, example: Example, about: Mapping[str, Any
             traced(graph, example).run_decompositions(stable),
             example.arguments,
             kwargs=dict(example.keywords),
-            dynamic_shapes=dynamic_shapes(example),  # for the name of the batch dimension
+            dynamic_shapes=dynamic_shapes(graph, example),  # for the name of the batch dimension
             output_names=list(graph.names),
             dynamo=True,
             verbose=False,
