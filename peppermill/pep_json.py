@@ -135,6 +135,8 @@ def _text(recipe: Recipe, names: list[str], evaluations: list[Evaluation], array
     search, selected, noise = recipe.search, set(recipe.selected), recipe.noise
     mask = sum(1 << k for k, name in enumerate(names) if name in selected)  # the first name is the lowest bit
     draws = {"draws": noise.draws} if noise.draws else {}
+    columns = ["sigma", "log_likelihood", "temperature", "tempered_log_likelihood"]
+    found = columns[1:] if search.joint else columns[1:2]
     content = {
         "format": KIND,
         "version": VERSION,
@@ -148,8 +150,8 @@ def _text(recipe: Recipe, names: list[str], evaluations: list[Evaluation], array
         "selection": {"rule": recipe.rule, "arrays": len(recipe.selected), "mask": hex(mask)},
         "search": {
             **{name: getattr(search, name) for name in SEARCH_FIELDS},
-            "columns": ["sigma", "log_likelihood", "temperature", "tempered_log_likelihood"],
-            "evaluations": [_row(evaluation, search.joint) for evaluation in evaluations],
+            "columns": columns,
+            "evaluations": [[e.sigma, *_digits([getattr(e, name) for name in found], 10)] for e in evaluations],
         },
         **arrays,
         "fingerprint": asdict(recipe.fingerprint),
@@ -200,13 +202,8 @@ def _recipe(content: dict[str, Any], names: list[str]) -> Recipe:
     )
 
 
-def _row(evaluation: Evaluation, joint: bool) -> list[float | None]:
-    """sigma to the last bit, the rest to ten digits; minus infinity is null in JSON."""
-    values = (evaluation.log_likelihood, evaluation.temperature, evaluation.tempered_log_likelihood)
-    rounded = [float(f"{value:.10g}") if math.isfinite(value) else None for value in values]
-    return [evaluation.sigma, *(rounded if joint else rounded[:1])]
-
-
 def _digits(value: Any, digits: int) -> Any:
-    """Nested lists of numbers with this many digits; nine hold a float32 to the last bit."""
-    return [_digits(part, digits) for part in value] if isinstance(value, list) else float(f"{value:.{digits}g}")
+    """Nested lists of numbers with this many digits, infinity as null; nine hold a float32 to the last bit."""
+    if isinstance(value, list):
+        return [_digits(part, digits) for part in value]
+    return float(f"{value:.{digits}g}") if math.isfinite(value) else None

@@ -33,11 +33,9 @@ class Calibrator(Protocol):
 
     def to_json(self) -> dict[str, Any]:
         """Its name and its single numbers."""
-        ...
 
     def arrays(self) -> dict[str, Tensor]:
         """Its arrays, in float32."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -66,11 +66,17 @@ def complain(message: str, kind: str = "error", style: str = "bold red") -> None
 
 
 def complain_of(error: Exception) -> int:
-    """Report an error in one line and return the exit code."""
+    """Report an error in one line, with its type if it was not written for users, and return the exit code."""
     if isinstance(error, typer.Abort):  # Ctrl-C, in older versions of typer
         return INTERRUPTED
     if not isinstance(error, UsageError):
-        complain(_one_line(error))
+        *_, (frame, _) = walk_tb(error.__traceback__)
+        ours = frame.f_code.co_filename.startswith(str(Path(__file__).parents[1]))
+        for_users = (OSError, ImportError, ValueError, TypeError) if ours else (OSError, ImportError)
+        expected = isinstance(error, for_users) or type(error).__module__.startswith("peppermill.")
+        message = " ".join(str(error).split()) or type(error).__name__
+        with_type = f"{type(error).__name__}: {message} (`peppermill --debug ...` shows where.)"
+        complain(message if expected else with_type)
         return 2
     if torchrun.launched_rank():
         time.sleep(torchrun.REPORT_SECONDS)
@@ -82,13 +88,3 @@ def complain_of(error: Exception) -> int:
         colon = "" if message.endswith("?") else ":"
         complain(f"{message[0].lower()}{message[1:]}{colon} see `{command} --help`.")
     return 2
-
-
-def _one_line(error: Exception) -> str:
-    """The message of an error; with its type, if it is not one that this package wrote for the user."""
-    *_, (frame, _) = walk_tb(error.__traceback__)
-    ours = frame.f_code.co_filename.startswith(str(Path(__file__).parents[1]))
-    for_users = (OSError, ImportError, ValueError, TypeError) if ours else (OSError, ImportError)
-    expected = isinstance(error, for_users) or type(error).__module__.startswith("peppermill.")
-    message = " ".join(str(error).split()) or type(error).__name__
-    return message if expected else f"{type(error).__name__}: {message} (`peppermill --debug ...` shows where.)"

@@ -18,19 +18,16 @@ from peppermill.noise import Noise
 from peppermill.parameters import Selection
 from peppermill.plumbing.nested import output_tensor, placed
 from peppermill.plumbing.networks import device_of, dtype_of, refuse_training_mode
+from peppermill.plumbing.optional import importing
 from peppermill.predictions import predict
 from peppermill.race import fit_or_calibrate
 from peppermill.tuning import search_named
 from peppermill.types import LawName, SearchName
 
-try:
+with importing("PepClassifier needs scikit-learn 1.6 or newer", "sklearn", "sklearn"):
     from sklearn.base import BaseEstimator, ClassifierMixin
     from sklearn.utils.multiclass import check_classification_targets
     from sklearn.utils.validation import check_is_fitted, validate_data
-except ImportError as error:
-    raise ImportError(
-        f'PepClassifier needs scikit-learn 1.6 or newer ({error}): `pip install "peppermill[sklearn]"`.'
-    ) from error
 
 
 @dataclass(eq=False, repr=False)  # as BaseEstimator has them
@@ -85,7 +82,15 @@ class PepClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             shown = ", ".join(map(repr, unknown[:5]))
             raise ValueError(f"`y` has labels that are not in `classes`: {shown}. Add them.")
         inputs = _as_inputs(X, self.model)
-        outputs = _count_outputs(self.model, inputs)
+        refuse_training_mode(self.model)
+        with torch.no_grad():
+            first = output_tensor(self.model(placed(inputs[:1], device_of(self.model), dtype_of(self.model))))
+        if first.ndim > 2:
+            raise ValueError(
+                f"the network's outputs have shape {list(first.shape)} for one item: a classifier gives [1, classes]. "
+                "For pixels or tokens use `pm.fit`."
+            )
+        outputs = first.shape[1] if first.ndim == 2 else 1
         if max(outputs, 2) != len(names):  # one logit stands for two classes
             origin = "`y` has {} different labels" if self.classes is None else "`classes` names {} labels"
             raise ValueError(
@@ -130,19 +135,6 @@ class PepClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """The most probable class of each item, [N]."""
         best = self.predict_log_proba(X).argmax(axis=1)  # before `classes_`, which an unfitted one has not
         return np.asarray(self.classes_[best])
-
-
-def _count_outputs(network: nn.Module, inputs: Tensor) -> int:
-    """The number of the network's outputs for the first item."""
-    refuse_training_mode(network)
-    with torch.no_grad():
-        outputs = output_tensor(network(placed(inputs[:1], device_of(network), dtype_of(network))))
-    if outputs.ndim > 2:
-        raise ValueError(
-            f"the network's outputs have shape {list(outputs.shape)} for one item: a classifier gives [1, classes]. "
-            "For pixels or tokens use `pm.fit`."
-        )
-    return outputs.shape[1] if outputs.ndim == 2 else 1
 
 
 def _as_inputs(X: np.ndarray, network: nn.Module) -> Tensor:

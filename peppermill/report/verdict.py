@@ -92,15 +92,17 @@ def heading(name: str) -> str:
 
 def tile(name: str, first: Mapping[str, Any], method: Mapping[str, Any]) -> Tile:
     """One score of the first method and of another."""
-    before, after = (m["scores"]["estimates"][name] for m in (first, method))
+    before, after = (m["scores"]["estimates"][name]["value"] for m in (first, method))
     difference = method["comparison"]["differences"][name]
     found, row = outcome(name, difference, method["scores"]["level"]), row_of(name)
+    percent = round(100 * (after - before) / abs(before)) if before and after is not None else None
+    sign = "±" if not percent else "+" if percent > 0 else "−"
     return Tile(
         heading(name),
         row.title,
-        with_unit(name, before["value"]),
-        with_unit(name, after["value"]),
-        _relative(before["value"], after["value"]),
+        with_unit(name, before),
+        with_unit(name, after),
+        "" if percent is None else f"{sign}{abs(percent)} %",
         found,
         f"{'could be chance' if found == 'unclear' else 'significant'}, {p_words(difference['p_value'])}",
     )
@@ -213,10 +215,3 @@ def _of_sweep(sweep: Mapping[str, Any] | None) -> Verdict:
 def _nll(method: Mapping[str, Any]) -> float:
     value = method["scores"]["estimates"]["nll"]["value"]
     return math.inf if value is None else float(value)
-
-
-def _relative(before: float | None, after: float | None) -> str:
-    if not before or after is None:
-        return ""
-    change = round(100 * (after - before) / abs(before))
-    return f"{'+' if change > 0 else '−' if change < 0 else '±'}{abs(change)} %"
