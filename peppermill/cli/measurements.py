@@ -110,15 +110,11 @@ def curvature_command(
     grid = options.numbers(sigmas, "--sigmas") if sigmas else [upper * step for step in GRID]
     points = pm.compare_effects(analysis, model, labelled, grid, **options.arguments_of(pm.compare_effects, context))
     carried = pm.carried_by(analysis.item_rates, pm.predict(model, labelled, likelihood=likelihood_named(likelihood)))
-    rows = [
-        (
-            f"{p.sigma:.4g}",
-            f"{p.predicted:.4g} ± {p.predicted_error:.2g}",
-            f"{p.measured:.4g} ± {p.measured_error:.2g}",
-            "yes" if p.sigma <= upper * (1 + 1e-9) else "no",
-        )
-        for p in points
-    ]
+    rows = []
+    for point in points:
+        effects = (point.predicted, point.predicted_error), (point.measured, point.measured_error)
+        texts = (f"{value:.4g} ± {error:.2g}" for value, error in effects)
+        rows.append((f"{point.sigma:.4g}", *texts, "yes" if point.sigma <= upper * (1 + 1e-9) else "no"))
     parts = (
         f"the {100 * part.fraction:.1f} % of items {part.who} carry {100 * part.share:.0f} % of the effect rate"
         for part in carried

@@ -266,40 +266,28 @@ def compare_effects(
         raise ValueError(
             f"`size={size}` must be even and at least 6: the error is computed from the spread of pairs of members."
         )
-    noise = Noise(seed=seed)
     pep = PepEnsemble.at_sigma(
-        model, 0.0, parameters=parameters, size=size, noise=noise, likelihood=likelihood, engine="loop"
+        model, 0.0, parameters=parameters, size=size, noise=Noise(seed=seed), likelihood=likelihood, engine="loop"
     )
-    points = []
+    points, pairs = [], size // 2
+    without_one = [[k for k in range(size) if k // 2 != pair] for pair in range(pairs)]  # the jackknife over pairs
     with progress(f"{size} members at {len(sigmas)} values of sigma") as tick:
         request = pep.request(Batches(data, pep.model, batch_size=batch_size), tick)
         base = float(ensemble_log_likelihood(run_members(request, 0.0).member_log_likelihoods[:1]))
         for sigma in sigmas:
-            value, error = _with_error(run_members(request, sigma).member_log_likelihoods.cpu())
+            members = run_members(request, sigma).member_log_likelihoods.cpu()
+            values = torch.stack([ensemble_log_likelihood(members[rows]) for rows in without_one])
+            measured = float(ensemble_log_likelihood(members)) - base, standard_error(values) * (pairs - 1)
             predicted = analysis.predicted_effect(sigma), analysis.predicted_effect_error(sigma)
-            points.append(EffectPoint(sigma, *predicted, value - base, error))
+            points.append(EffectPoint(sigma, *predicted, *measured))
     return tuple(points)
 
 
 def carried_by(effects: Tensor, predictions: Predictions) -> tuple[Carried, ...]:
     """The share of the sum of `effects` [N] that the hardest items of some `predictions` carry: wrong, least likely."""
-    order = predictions.log_likelihoods.cpu().argsort()
-    total, count = float(effects.sum()), len(effects)
-    found = []
+    order, count, total = predictions.log_likelihoods.cpu().argsort(), len(effects), float(effects.sum())
+    groups = [("of lowest likelihood", order[: math.ceil(fraction * count)]) for fraction in HARDEST_FRACTIONS]
     if predictions.likelihood.name != "gaussian":
-        wrong = item_errors(predictions.log_probs, predictions.labels).bool().cpu()
-        found.append(
-            Carried("that the network gets wrong", float(wrong.double().mean()), float(effects[wrong].sum()) / total)
-        )
-    for fraction in HARDEST_FRACTIONS:
-        hardest = order[: math.ceil(fraction * count)]
-        found.append(Carried("of lowest likelihood", len(hardest) / count, float(effects[hardest].sum()) / total))
-    return tuple(found)
-
-
-def _with_error(member_log_likelihoods: Tensor) -> tuple[float, float]:
-    """L(sigma) of the members [m, N], and its error: the jackknife over pairs +epsilon, -epsilon."""
-    pairs = len(member_log_likelihoods) // 2
-    kept = [[k for k in range(2 * pairs) if k // 2 != left_out] for left_out in range(pairs)]
-    values = torch.stack([ensemble_log_likelihood(member_log_likelihoods[rows]) for rows in kept])
-    return float(ensemble_log_likelihood(member_log_likelihoods)), standard_error(values) * (pairs - 1)
+        wrong = item_errors(predictions.log_probs, predictions.labels).cpu().nonzero()[:, 0]
+        groups.insert(0, ("that the network gets wrong", wrong))
+    return tuple(Carried(who, len(rows) / count, float(effects[rows].sum()) / total) for who, rows in groups)
