@@ -92,16 +92,16 @@ BUDGET = {
     "predictors": (334, 3),  # the plan has 300: any calibrator for any predictor, test-time augmentation
     # The plan has 900 in 8: statistics by example, when to abstain, results that show themselves and are typed.
     "evaluation": (1177, 8),
-    "curvature": (667, 4),
+    "curvature": (655, 4),
     "datasets": (311, 4),  # the plan has 280 in 3: loaders with other options came from plumbing
     "distributed": (128, 3),  # 14 more: what any process has to say to the others
     "export": (326, 2),  # the plan has 350: calibrators, views and uncertainties as outputs
     # The plan has 1,750. More: modules of torch in a Keras model stay as they are, sizes are read before arrays,
     # pictures are cached, or read without a cache; npz files and data of the hub stream.
     "sources": (1794, 15),
-    "report": (1282, 8),
+    "report": (1264, 8),
     "integrations": (392, 4),  # 61 more: actors of Ray
-    "cli": (1311, 12),  # below the plan: related commands share a file
+    "cli": (1307, 12),  # below the plan: related commands share a file
     "demo": (81, 1),
     "plumbing": (491, 8),  # the plan has 340: calls of a network, Keras' door, tables of results
 }
@@ -521,7 +521,7 @@ def opened_by_table2() -> set[str]:
 LIMITS = {
     # The plan has 12,500 lines; since then: nothing wrong or lost 250, the race 900, uncertainty 450, predictions in
     # parts 550 are planned; results that show themselves, typed options and described arguments are not; 300 over.
-    "lines of the wheel": (14697, 14650),
+    "lines of the wheel": (14663, 14650),
     "files of the wheel": (116, 116),
     "lines of the core": (1822, 1650),  # 172 more: calibrators, views, uncertainty and examples pass through it
     "rooms over their budget": (0, 0),

@@ -8,6 +8,7 @@ from __future__ import annotations
 from base64 import b64decode
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib.resources import files
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,32 +36,13 @@ BLUE, ORANGE, GREY, INK = "#0072B2", "#D55E00", "#9A9A9A", "#222222"  # of Okabe
 COLUMN = 3.4  # inches, the width of a column of text
 FORMATS = (".png", ".svg", ".pdf")
 
-STYLE: dict[Any, Any] = {
-    "font.size": 8,
-    "axes.labelsize": 8,
-    "axes.titlesize": 8.5,
-    "legend.fontsize": 7,
-    "xtick.labelsize": 7,
-    "ytick.labelsize": 7,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.linewidth": 0.6,
-    "axes.edgecolor": INK,
-    "legend.frameon": False,
-    "figure.dpi": 150,
-    "savefig.dpi": 200,
-    "svg.fonttype": "none",
-    "svg.hashsalt": "peppermill",  # the same figure is the same file
-    "pdf.fonttype": 42,
-}
-
 
 @contextmanager
 def style() -> Iterator[None]:
     """Our fonts and lines while a figure is drawn, and the user's own again afterwards; also a decorator."""
     with importing("pictures need matplotlib", "matplotlib", "plots"):
         import matplotlib
-    with matplotlib.rc_context(STYLE):
+    with matplotlib.rc_context(fname=str(files("peppermill.report").joinpath("assets", "figures.mplstyle"))):
         yield
 
 
