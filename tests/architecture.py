@@ -92,7 +92,7 @@ BUDGET = {
     "predictors": (334, 3),  # the plan has 300: any calibrator for any predictor, test-time augmentation
     # The plan has 900 in 8: statistics by example, when to abstain, results that show themselves and are typed.
     "evaluation": (1177, 8),
-    "curvature": (655, 4),
+    "curvature": (641, 3),
     "datasets": (311, 4),  # the plan has 280 in 3: loaders with other options came from plumbing
     "distributed": (128, 3),  # 14 more: what any process has to say to the others
     "export": (326, 2),  # the plan has 350: calibrators, views and uncertainties as outputs
@@ -520,9 +520,9 @@ def opened_by_table2() -> set[str]:
 #: What is allowed today, and the goal: lower the first number whenever the measure falls.
 LIMITS = {
     # The plan has 12,500 lines; since then: nothing wrong or lost 250, the race 900, uncertainty 450, predictions in
-    # parts 550 are planned; results that show themselves, typed options and described arguments are not; 300 over.
-    "lines of the wheel": (14663, 14650),
-    "files of the wheel": (116, 116),
+    # parts 550 are planned; results that show themselves, typed options and described arguments are not.
+    "lines of the wheel": (14649, 14649),
+    "files of the wheel": (115, 115),
     "lines of the core": (1822, 1650),  # 172 more: calibrators, views, uncertainty and examples pass through it
     "rooms over their budget": (0, 0),
     "imports that point down": (0, 0),
@@ -544,7 +544,7 @@ LIMITS = {
     "code from text": (0, 0),
     "loaded too early": (0, 0),
     "modules of fit": (28, 20),
-    "lines of fit": (3999, 2400),
+    "lines of fit": (3984, 2400),
     "modules of a prediction": (9, 9),
     "lines of a prediction": (1525, 1000),
     "modules of Table 2 in experiments": (9, 9),  # with the files of the library that it runs, about 48

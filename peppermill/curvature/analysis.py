@@ -17,9 +17,9 @@ from peppermill.curvature.derivatives import (
     directional_derivatives,
     hessian_products,
     item_gradients,
+    landscape_of,
     step_size,
 )
-from peppermill.curvature.landscape import landscape_of
 from peppermill.data import Batches
 from peppermill.ensemble import PepEnsemble
 from peppermill.likelihood import ensemble_log_likelihood, likelihood_named

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, hessian
 
 import peppermill as pm
-from peppermill.curvature import landscape
+from peppermill.curvature import derivatives
 
 
 def images(count: int = 12, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -47,7 +47,7 @@ def test_batches_chunks_and_memory_do_not_matter(monkeypatch: pytest.MonkeyPatch
     model, (x, y) = network().double(), images()
     whole = pm.local_analysis(model, (x.double(), y), probes=8)
     assert_same(pm.local_analysis(model, [(x[:5].double(), y[:5]), (x[5:].double(), y[5:])], probes=8), whole, 1e-9)
-    monkeypatch.setattr(landscape, "MEMORY_BYTES", 1)  # one input at a time
+    monkeypatch.setattr(derivatives, "MEMORY_BYTES", 1)  # one input at a time
     assert_same(pm.local_analysis(model, (x.double(), y), probes=8, batch_size=5), whole, 1e-9)
 
 
