@@ -25,7 +25,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import peppermill as pm
 from experiments.page.markdown import holm
 from experiments.resume import Stages, fingerprint, plain, read_result, write_result
-from experiments.settings import Machine, arithmetic
+from experiments.settings import ROWS, Machine, arithmetic
 from experiments.settings import Settings as Table2Settings
 from experiments.table1 import row_pictures, weights_of
 from experiments.table1.imagenet_networks import NETWORKS
@@ -307,6 +307,13 @@ def write_page(folder: Path) -> dict[str, Any]:
     return found
 
 
+def title_of(name: str) -> str:
+    """What the page calls a network."""
+    if name in NETWORKS:
+        return NETWORKS[name].title
+    return f"{ROWS[name].title} (Table 2)" if name in ROWS else f"The {name} network"
+
+
 def page(found: dict[str, dict[str, Any]]) -> str:
     """The page: a table for each network, and what holds."""
     lines = [
@@ -332,11 +339,26 @@ def page(found: dict[str, dict[str, Any]]) -> str:
             f"Against {title}, the race's choice is significantly better on {sum(clear)} of {len(tests)} networks, and "
             f"significantly worse on {len(clear) - sum(clear)}.",
         ]
+    lines += [
+        "",
+        "The NLL of each; in brackets the passes. A star marks where the race's choice differs significantly.",
+        "",
+        "| network | network as it is | temperature scaling | best one-pass calibrator | mirror image, T | race |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, content in found.items():
+        rows, best, cells = content["methods"], content["best one pass"], []
+        for title in ("network", "temperature scaling", best, "mirror image, T"):
+            clear = adjusted.get((name, f"race - {title}"), 1.0) < 0.05
+            cells.append(f"{rows[title]['nll']:.4f}{'*' * clear}" if title in rows else "")
+        cells[2] += f" ({best.split()[0]})"
+        race = f"**{rows['race']['nll']:.4f}** ({rows['race']['passes']:.1f})"
+        lines.append(f"| {title_of(name)} | {' | '.join(cells)} | {race} |")
     for name, content in found.items():
         made, asked = content["provenance"], content["settings"]
         lines += [
             "",
-            f"## {name}",
+            f"## {title_of(name)}",
             "",
             "| method | passes | NLL | splits | seeds | ECE % | error % |",
             "|---|---|---|---|---|---|---|",
@@ -346,7 +368,8 @@ def page(found: dict[str, dict[str, Any]]) -> str:
             spreads = " | ".join(f"{row[name]:.4f}" if several else "" for name, several in known.items())
             scores = f"{100 * row['ece']:.2f} | {100 * row['error']:.2f}"
             lines.append(f"| {title} | {row['passes']:.3g} | {row['nll']:.4f} | {spreads} | {scores} |")
-        chosen = ", ".join(f"{choice} ({count} of {content['runs']})" for choice, count in content["choices"].items())
+        choices = sorted(content["choices"].items(), key=lambda item: (-item[1], item[0]))
+        chosen = ", ".join(f"{choice} ({count} of {content['runs']})" for choice, count in choices)
         images = f" of {asked['images']:,} images" if asked.get("images") else ""
         lines += [
             "",

@@ -99,7 +99,9 @@ def efficientnet_lite(number: int, weights: Path | None) -> Any:
 
 def mobilenet_v2(weights: Path | None) -> Any:
     """torchvision's MobileNetV2."""
-    if not hasattr(torch.ops.torchvision, "nms"):  # a torchvision for another build of torch does not import otherwise
+    try:
+        import torchvision  # noqa: F401
+    except RuntimeError:  # built for another torch, it lacks two operators, which this network does not need
         for operator in ("nms", "qnms"):
             torch.library.define(f"torchvision::{operator}", "(Tensor boxes, Tensor scores, float limit) -> Tensor")
     from torchvision.models import mobilenet_v2 as build
