@@ -16,7 +16,7 @@ from peppermill.noise import Noise
 from peppermill.passes import run_members
 from peppermill.perturbation import warn_half_precision
 from peppermill.plumbing.progress import progress
-from peppermill.tuning import SigmaTuner, search_named, usual_items
+from peppermill.tuning import SigmaTuner, search_named, usual_items, warn_about
 
 if TYPE_CHECKING:
     from peppermill.parameters import Selection
@@ -93,6 +93,7 @@ def fit(
             request, found = tune_scales(tuner, request, calibrator is not None, scale)
         else:
             found = tuner.tune(request, joint=calibrator is not None)
+        warn_about(found, tuner)
         if pool is not None:
             from peppermill.tuning.member_pool import tune_pool  # and no pool
 

@@ -9,7 +9,6 @@ of the best and, at these passes, the fewest fitted numbers within half of one.
 from __future__ import annotations
 
 import math
-import warnings
 from dataclasses import dataclass, replace
 from inspect import signature
 from typing import TYPE_CHECKING, Any
@@ -24,7 +23,6 @@ from peppermill.ensemble import PepEnsemble
 from peppermill.fitting import fit
 from peppermill.plumbing.nested import bytes_of, map_tensors
 from peppermill.plumbing.progress import progress
-from peppermill.plumbing.warnings import PepWarning
 from peppermill.recipe import VERDICTS, Candidate, Race
 from peppermill.tuning import search_named, usual_items
 from peppermill.tuning.layer_scales import NoGradientError, Scales, fit_scales, starting_sigma
@@ -216,8 +214,7 @@ class _Course:
         joint, what = pep.likelihood.name != "gaussian", f"sigma of {_name(pep.with_sigma(1.0))}"
         tuner = search_named("two_stage")
         total = usual_items(tuner, self.data.count_items(), pep.size, joint)
-        with progress(what, total) as tick, warnings.catch_warnings():
-            warnings.simplefilter("ignore", PepWarning)  # that noise does not help is a result of the race
+        with progress(what, total) as tick:
             search = tuner.tune(pep.request(self.data, tick), joint)
         self.spent += search.passes or 0.0
         return pep.with_recipe(sigma=search.best.sigma, search=search)

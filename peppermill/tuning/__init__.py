@@ -1,10 +1,14 @@
-"""Eq. 8: the searches for sigma*, one row for each."""
+"""Eq. 8: the searches for sigma*, one row for each, and what their user should know about a result."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
+
+from peppermill.calibrators.temperature import warn_at_limit
+from peppermill.plumbing.warnings import warn_user
 
 if TYPE_CHECKING:
     from peppermill.passes import Request
@@ -59,3 +63,47 @@ def search_named(name: str | None, **settings: Any) -> SigmaTuner:
     module, _, kind = row.place.partition(":")
     made: SigmaTuner = getattr(import_module(module), kind)(**given)
     return made
+
+
+def check_interval(lower: float | None, upper: float | None) -> None:
+    """Refuse what is not an interval of sigma."""
+    if lower is not None and not 0 <= lower < math.inf:
+        raise ValueError(f"`lower={lower}` must be a size of noise, zero or positive.")
+    if upper is not None and not (lower or 0.0) < upper < math.inf:
+        raise ValueError(f"`lower={lower or 0.0}` must be below `upper={upper}`: exchange them or widen the interval.")
+
+
+def warn_about(search: SigmaSearch, tuner: SigmaTuner) -> None:
+    """Warn if noise does not help, if sigma or T sits at an end of its interval, and if L(sigma) has two peaks."""
+    sigma, gain = search.best.sigma, search.gain * search.items
+    ends = [(name, getattr(tuner, name, None)) for name in ("upper", "lower")]
+    edges = [f"`{name}={end:g}`" for name, end in ends if end and math.isclose(sigma, end)]
+    if sigma == 0:
+        warn_user(
+            "noise does not help here: no sigma that was tried beats sigma = 0 on the validation data, so the "
+            f"ensemble is the network without noise{', with a temperature' if search.joint else ''}."
+        )
+    elif edges:
+        warn_user(
+            f"the best sigma, {sigma:.3g}, sits at {edges[0]}: widen the interval, or leave it out and `fit` finds one."
+        )
+    if gain > 0 and count_peaks(search.points, depth=0.05 * gain) > 1:
+        warn_user(
+            "L(sigma) has more than one peak on the validation data, and the search may have found the lower one: look "
+            "at `pm.sweep_sigma`, and use more members (`size`) or more validation items."
+        )
+    if search.joint:
+        warn_at_limit(search.best.temperature)
+
+
+def count_peaks(points: tuple[tuple[float, float], ...], depth: float) -> int:
+    """The number of maxima among the points; a valley shallower than `depth` does not separate two."""
+    values = [value for _, value in sorted(points)]
+    peaks, climbing, extreme = 0, True, values[0]
+    for value in values:
+        if climbing and value < extreme - depth:
+            peaks, climbing, extreme = peaks + 1, False, value
+        elif not climbing and value > extreme + depth:
+            climbing, extreme = True, value
+        extreme = max(extreme, value) if climbing else min(extreme, value)
+    return peaks + climbing

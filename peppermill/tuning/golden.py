@@ -11,7 +11,8 @@ import math
 from dataclasses import dataclass
 
 from peppermill.passes import Request, run_members
-from peppermill.tuning.result import Evaluation, SigmaSearch, check_interval, evaluate_pass, warn_about
+from peppermill.tuning import check_interval
+from peppermill.tuning.result import Evaluation, SigmaSearch, evaluate_pass
 from peppermill.tuning.search import GOLDEN, GROWTH, START, Memo, golden_section, grow_bracket
 
 
@@ -56,9 +57,7 @@ class Golden:
             if edge and edge == reached:
                 evaluate(edge)  # tells whether the maximum lies at the end of the interval or inside
         passes = float(sum(request.members(sigma).count for sigma in known))
-        search = SigmaSearch(tuple(known.values()), left, right, len(network.labels), joint, passes)
-        warn_about(search, self.lower, self.upper)
-        return search
+        return SigmaSearch(tuple(known.values()), left, right, len(network.labels), joint, passes)
 
     def _look_closer(self, profile: Memo, sigmas: list[float], end: float, width: float) -> tuple[float, float]:
         """Golden section between the neighbors of the best sigma so far, down to an interval of this width."""

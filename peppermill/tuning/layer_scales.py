@@ -8,7 +8,6 @@ with it, a sigma for each filter reached an NLL of .138 on validation and .212 o
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -26,7 +25,6 @@ from peppermill.likelihood import ensemble_log_likelihoods, example_rows
 from peppermill.noise import Noise
 from peppermill.passes import Request, run_members
 from peppermill.plumbing.nested import as_arguments, bytes_of, output_tensor
-from peppermill.plumbing.warnings import PepWarning
 from peppermill.tuning import SigmaTuner
 from peppermill.tuning.result import SigmaSearch
 from peppermill.tuning.subsample import cut, cut_subsample
@@ -58,12 +56,10 @@ def tune_scales(tuner: SigmaTuner, request: Request, joint: bool, per: str) -> t
 
     If the scales do not help on the validation data, one sigma for all arrays remains.
     """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", PepWarning)  # the second search says what is still true
-        shared = tuner.tune(request, joint)
+    shared = tuner.tune(request, joint)
     start = starting_sigma(shared)
     if start == 0:
-        return request, tuner.tune(request, joint)  # which says why
+        return request, shared
     scales, cost = fit_scales(request, start, shared.best.temperature if joint else None, per)
     noise = replace(request.perturbation.noise, scales=scales)
     scaled = replace(request, perturbation=replace(request.perturbation, noise=noise))

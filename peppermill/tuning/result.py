@@ -1,4 +1,4 @@
-"""What a search for sigma* found, and what its user should know about it."""
+"""What a search for sigma* found."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from peppermill.calibrators.temperature import best_temperature, warn_at_limit
+from peppermill.calibrators.temperature import best_temperature
 from peppermill.plumbing.display import Table, shows_table
-from peppermill.plumbing.warnings import warn_user
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -97,48 +96,3 @@ def evaluate_pass(members: MemberPass, joint: bool, weights: Tensor | None = Non
         return Evaluation(members.sigma, value, 1.0, value)
     temperature, tempered = best_temperature(members.averaged, members.labels, weights)
     return Evaluation(members.sigma, value, temperature, max(tempered, value))
-
-
-def check_interval(lower: float | None, upper: float | None) -> None:
-    """Refuse what is not an interval of sigma."""
-    if lower is not None and not 0 <= lower < math.inf:
-        raise ValueError(f"`lower={lower}` must be a size of noise, zero or positive.")
-    if upper is not None and not (lower or 0.0) < upper < math.inf:
-        raise ValueError(f"`lower={lower or 0.0}` must be below `upper={upper}`: exchange them or widen the interval.")
-
-
-def warn_about(search: SigmaSearch, lower: float | None, upper: float | None) -> None:
-    """Warn if noise does not help, if sigma or T sits at an end of its interval, and if L(sigma) has two peaks."""
-    sigma, gain = search.best.sigma, search.gain * search.items
-    edges = [
-        f"`{name}={end:g}`" for name, end in (("upper", upper), ("lower", lower)) if end and math.isclose(sigma, end)
-    ]
-    if sigma == 0:
-        warn_user(
-            "noise does not help here: no sigma that was tried beats sigma = 0 on the validation data, so the "
-            f"ensemble is the network without noise{', with a temperature' if search.joint else ''}."
-        )
-    elif edges:
-        warn_user(
-            f"the best sigma, {sigma:.3g}, sits at {edges[0]}: widen the interval, or leave it out and `fit` finds one."
-        )
-    if gain > 0 and count_peaks(search.points, depth=0.05 * gain) > 1:
-        warn_user(
-            "L(sigma) has more than one peak on the validation data, and the search may have found the lower one: look "
-            "at `pm.sweep_sigma`, and use more members (`size`) or more validation items."
-        )
-    if search.joint:
-        warn_at_limit(search.best.temperature)
-
-
-def count_peaks(points: tuple[tuple[float, float], ...], depth: float) -> int:
-    """The number of maxima among the points; a valley shallower than `depth` does not separate two."""
-    values = [value for _, value in sorted(points)]
-    peaks, climbing, extreme = 0, True, values[0]
-    for value in values:
-        if climbing and value < extreme - depth:
-            peaks, climbing, extreme = peaks + 1, False, value
-        elif not climbing and value > extreme + depth:
-            climbing, extreme = True, value
-        extreme = max(extreme, value) if climbing else min(extreme, value)
-    return peaks + climbing

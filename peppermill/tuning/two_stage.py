@@ -25,8 +25,8 @@ from torch import Tensor
 
 from peppermill.likelihood import temper
 from peppermill.passes import Request, run_members
-from peppermill.tuning import result
-from peppermill.tuning.result import ROUNDING, Evaluation, SigmaSearch
+from peppermill.tuning import check_interval
+from peppermill.tuning.result import ROUNDING, Evaluation, SigmaSearch, evaluate_pass
 from peppermill.tuning.search import GROWTH, START, grow_bracket
 from peppermill.tuning.subsample import MIN_DATA_EXAMPLES, Subsample, cut_subsample
 
@@ -53,7 +53,7 @@ class TwoStage:
     upper: float | None = None
 
     def __post_init__(self) -> None:
-        result.check_interval(self.lower, self.upper)
+        check_interval(self.lower, self.upper)
 
     def usual_passes(self, items: int, joint: bool) -> float:
         """Passes of all members over all items, at most or, if there are few items, in most cases."""
@@ -72,9 +72,7 @@ class TwoStage:
         search = SigmaSearch(tuple(whole.known.values()), 0.0, 0.0, whole.items, joint, climb.passes)
         tried, best = {*whole.known, *sampled.known}, search.best.sigma
         below, above = [s for s in tried if s < best], [s for s in tried if s > best]
-        search = replace(search, lower=max(below, default=best), upper=min(above, default=best))
-        result.warn_about(search, self.lower, self.upper)
-        return search
+        return replace(search, lower=max(below, default=best), upper=min(above, default=best))
 
 
 class LikelihoodCurve:
@@ -91,7 +89,7 @@ class LikelihoodCurve:
         if sigma not in self.known:
             members = run_members(self.request, sigma)
             weights = self.subsample.weights.to(members.labels.device) if self.subsample else None
-            self.known[sigma] = found = result.evaluate_pass(members, self.joint, weights)
+            self.known[sigma] = found = evaluate_pass(members, self.joint, weights)
             rows = tempered = members.log_likelihoods
             if self.joint:
                 averaged = temper(members.averaged, found.temperature)

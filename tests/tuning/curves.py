@@ -10,6 +10,7 @@ from peppermill.likelihood import Categorical
 from peppermill.noise import Noise
 from peppermill.passes import Request
 from peppermill.perturbation import Perturbation
+from peppermill.tuning import warn_about
 
 BASE = -8.0  # ln L_i of the network itself
 ITEMS = 2048  # every sixteenth is in the subsample, because all surprise the network alike
@@ -51,4 +52,6 @@ class Curve:
     def tune(self, search, joint=False, scale=1.0):
         perturbation = Perturbation({"weight": torch.full((4,), scale)}, Noise(), self.size)
         data = Batches((torch.arange(self.items), torch.zeros(self.items, dtype=torch.long)), batch_size=self.items)
-        return search.tune(Request(nn.Identity().eval(), perturbation, Categorical(), self, data), joint)
+        found = search.tune(Request(nn.Identity().eval(), perturbation, Categorical(), self, data), joint)
+        warn_about(found, search)  # as `fit` does
+        return found

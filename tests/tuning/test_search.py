@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 
-from peppermill.tuning.result import count_peaks
+from peppermill.tuning import count_peaks
 from peppermill.tuning.search import GOLDEN, Memo, golden_section, grow_bracket
 
 
