@@ -213,11 +213,11 @@ def auto(weights: MemberWeights, members: Members, x: Tensor) -> Plan:
     - graphs, if the same members run again on a GPU, on a small batch;
     - otherwise the loop, with the members' weights kept if they fit.
     """
-    from peppermill.engines.vmap import vmap  # the engines import this file
+    is_dense = all(value.ndim < 3 for value in weights.perturbation.center.values())
+    if is_dense and weights.is_small and x.ndim and len(x) <= VMAP_ITEMS.get(x.device.type, 0):
+        from peppermill.engines.vmap import vmap  # the engines import this file
 
-    if weights.is_small and x.ndim and len(x) <= VMAP_ITEMS.get(x.device.type, 0):
-        plan = vmap(weights, members, x)
-        if plan[1]:
+        if (plan := vmap(weights, members, x))[1]:
             return plan
     if x.is_cuda and x.nbytes <= GRAPH_BYTES:
         from peppermill.engines.graphs import graphs, suits_graphs
