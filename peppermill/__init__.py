@@ -54,9 +54,9 @@ if TYPE_CHECKING:
     from peppermill.predictors.temperature_scaling import Tempered as Tempered
     from peppermill.predictors.temperature_scaling import fit_calibrator as fit_calibrator
     from peppermill.predictors.temperature_scaling import fit_temperature as fit_temperature
+    from peppermill.race import Candidate as Candidate
+    from peppermill.race import Race as Race
     from peppermill.race import calibrate as calibrate
-    from peppermill.recipe import Candidate as Candidate
-    from peppermill.recipe import Race as Race
     from peppermill.report import figures as plots  # noqa: F401
     from peppermill.report.page import write_report as write_report
     from peppermill.report.record import record_run as record_run
@@ -95,8 +95,7 @@ _NAMES_BY_MODULE = {
     "predictions": "Predictions predict",
     "predictors.baselines": "DeepEnsemble McDropout SingleNetwork TestTimeAugmentation WeightAverage",
     "predictors.temperature_scaling": "Calibrated Tempered fit_calibrator fit_temperature",
-    "race": "calibrate",
-    "recipe": "Candidate Race",
+    "race": "Candidate Race calibrate",
     "report.page": "write_report",
     "report.record": "record_run sweep_around",
     "report.run": "Run provenance read_run write_run",

@@ -19,15 +19,16 @@ from peppermill.passes import MemberPass, Request, portions, run_members
 from peppermill.plumbing.networks import as_network, in_training_mode
 from peppermill.plumbing.progress import progress
 from peppermill.predictions import Predictions, predict
-from peppermill.recipe import Race, Recipe, difference, fingerprint, recipe_at
+from peppermill.recipe import Recipe, recipe_at
 from peppermill.types import Data, EngineName, Inputs, LawName, Likelihood, LikelihoodLike, Precision, Tick
-from peppermill.uncertainty import Tally, Uncertainty, named, wide
+from peppermill.uncertainty import Uncertainty, member_uncertainty
 
 if TYPE_CHECKING:
     from peppermill.datasets.splitting import Split
     from peppermill.noise import Noise
     from peppermill.parameters import Selection
     from peppermill.perturbation import Perturbation
+    from peppermill.race import Race
     from peppermill.tuning.result import SigmaSearch
     from peppermill.views import ViewsLike
 
@@ -61,8 +62,7 @@ class PepEnsemble(nn.Module):
     ) -> PepEnsemble:
         """An ensemble at a sigma of your choice, without a search; the arguments are those of `fit`."""
         model = as_network(model)
-        recipe = recipe_at(model, sigma, parameters, size, noise, likelihood, views, UNCALIBRATED)
-        return cls(model, recipe, engine)
+        return cls(model, recipe_at(model, sigma, parameters, size, noise, likelihood, views), engine)
 
     @property
     def sigma(self) -> float:
@@ -96,13 +96,7 @@ class PepEnsemble(nn.Module):
     @property
     def method(self) -> str:
         """What tables call it; PEP only if there is noise."""
-        views = f"{len(self.recipe.views)} views" if self.recipe.views else ""
-        noise = ("PEP by layer" if self.recipe.noise.scales else "PEP") if self.sigma else ""
-        members = " and ".join(filter(None, (noise, views)))
-        if self.calibrator == UNCALIBRATED:
-            return members or "network"
-        after = f"{self.calibrator.name} scaling"
-        return f"{members} with {after}".replace("with temperature scaling", "with temperature") if members else after
+        return self.recipe.method
 
     @property
     def one_pass(self) -> PepEnsemble | None:
@@ -132,9 +126,8 @@ class PepEnsemble(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         """ln of the averaged probability, or mean and log-variance of a regression; in the network's own layout."""
-        different = self.member_predictions(*args, **kwargs)[: self._members().count]
-        predictions = self.likelihood.average(different)
-        return self.likelihood.outputs(self.calibrator(predictions))
+        different = self.member_predictions(*args, **kwargs)[: self.passes]
+        return self.likelihood.outputs(self.calibrator(self.likelihood.average(different)))
 
     @torch.no_grad()
     def predict_proba(self, *args: Any, **kwargs: Any) -> Tensor:
@@ -162,10 +155,7 @@ class PepEnsemble(nn.Module):
     @torch.no_grad()
     def uncertainty(self, *args: Any, **kwargs: Any) -> Uncertainty:
         """How sure the members are of each item, or of each pixel, [batch, ...]: see `Uncertainty`."""
-        likelihood, tally = self.likelihood, Tally(self.likelihood)
-        for outputs in portions(self._outputs(args, kwargs)):
-            tally.add(wide(predict_members(self.likelihood, outputs)))
-        return named(tally.values(self.calibrator), likelihood, likelihood.outputs(self.calibrator(tally.averaged)))
+        return member_uncertainty(self.likelihood, self.calibrator, portions(self._outputs(args, kwargs)))
 
     def member_pass(self, data: Data | Batches, *, uncertainty: bool = False) -> MemberPass:
         """ln L_i(theta_j), [m, N], and the averaged predictions [N, K] for all items of the data."""
@@ -173,9 +163,8 @@ class PepEnsemble(nn.Module):
         items = batches.count_items()
         total = items and items * self.passes
         with progress(f"{self.size} members at sigma = {self.sigma:.4g}", total) as tick:
-            wanted = self.calibrator if uncertainty else None
-            given = replace(self.request(batches, tick), keep=True, uncertainty=wanted)
-            return run_members(given, self.sigma)
+            calibrator = self.calibrator if uncertainty else None
+            return run_members(replace(self.request(batches, tick), keep=True, uncertainty=calibrator), self.sigma)
 
     def request(self, batches: Batches, tick: Tick) -> Request:
         """These members over these data, for a search or a pass."""
@@ -241,12 +230,9 @@ class PepEnsemble(nn.Module):
         return PepEnsemble(self.model, self.recipe, engine_named(engine, precision))
 
     def save(self, path: str | Path) -> None:
-        """Write the recipe, under 4 kB of JSON: the weights stay where they are."""
+        """Write the recipe, under 4 kB of JSON: the weights stay where they are, and must be those that were fitted."""
         from peppermill.pep_json import write_recipe
 
-        changed = difference(self.recipe.fingerprint, fingerprint(self.model))
-        if changed:
-            raise ValueError(f"the network is not the one that was fitted ({changed}): fit again before saving.")
         write_recipe(self.recipe, path, self.model)
 
     def export(self, path: str | Path, example: Inputs, outputs: Sequence[str] | None = None) -> None:

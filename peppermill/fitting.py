@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
+import torch
 from torch import nn
 
 from peppermill.calibrators import Calibrator, Temperature, fit_calibrator_on, row_for
 from peppermill.data import Batches
 from peppermill.engines import Engine, engine_named
 from peppermill.ensemble import PepEnsemble
-from peppermill.noise import Noise
 from peppermill.passes import run_members
-from peppermill.perturbation import warn_half_precision
 from peppermill.plumbing.progress import progress
-from peppermill.tuning import SigmaTuner, search_named, usual_items, warn_about
+from peppermill.plumbing.warnings import warn_user
+from peppermill.tuning import SigmaTuner, from_old_keywords, search_named, usual_items, warn_about
 
 if TYPE_CHECKING:
+    from peppermill.noise import Noise
     from peppermill.parameters import Selection
     from peppermill.types import CalibratorName, Data, EngineName, LawName, LikelihoodLike, SearchName
     from peppermill.views import ViewsLike
-
-OLD_KEYWORDS = ("antithetic", "seed", "lower", "upper", "iterations", "precision")  # of version one
 
 
 def fit(
@@ -70,7 +68,7 @@ def fit(
     """
     engine = engine_named(engine, deprecated.pop("precision", None))
     if deprecated:
-        noise, search = _from_old_keywords(noise, search, deprecated)
+        noise, search = from_old_keywords(noise, search, deprecated)
     tuner = search_named(search) if search is None or isinstance(search, str) else search
     pep = PepEnsemble.at_sigma(
         model, 0.0, parameters=parameters, size=size, noise=noise, likelihood=likelihood, views=views, engine=engine
@@ -82,7 +80,13 @@ def fit(
     if calibrator:
         row_for(calibrator, pep.likelihood)
     calibrator = calibrator or ("temperature" if temperature else None)
-    warn_half_precision(pep.perturbation)
+    half = {str(v.dtype) for v in pep.perturbation.center.values() if v.dtype in (torch.float16, torch.bfloat16)}
+    if half:
+        warn_user(
+            f"the weights are {', '.join(sorted(half))}, in which neighbouring numbers lie far apart: noise is drawn "
+            "and added in float32 and then rounded, so a small sigma acts unevenly. For exact noise fit in float32 "
+            "(`model.float()`)."
+        )
     data = Batches(validation, pep.model, argument="validation", batch_size=batch_size)
     total = None if scale else usual_items(tuner, data.count_items(), size, calibrator is not None)
     with progress("fitting sigma", total) as tick:
@@ -106,20 +110,3 @@ def fit(
     rival = fitted[1] if calibrator and (calibrator != "temperature" or not request.views) else None
     noise = request.perturbation.noise
     return pep.with_recipe(sigma=found.best.sigma, noise=noise, calibrator=fitted[0], search=found, one_pass=rival)
-
-
-def _from_old_keywords(noise: Any, search: Any, old: dict[str, Any]) -> tuple[Noise, SigmaTuner]:
-    """The settings that version one's keywords stand for; they work for one more release."""
-    for name in old.keys() - set(OLD_KEYWORDS):
-        raise TypeError(f"fit() got an unexpected keyword argument {name!r}")
-    for_noise = {name: old[name] for name in ("antithetic", "seed") if name in old}
-    for_search = {name: old[name] for name in ("lower", "upper", "iterations") if name in old}
-    noise = replace(noise if isinstance(noise, Noise) else Noise(noise), **for_noise)
-    if search is None or isinstance(search, str):
-        search = search_named(None if search == "two_stage" else search, **for_search)
-    else:
-        search = replace(search, **for_search)
-    new = ([f"noise=pm.{noise}"] if for_noise else []) + ([f"search=pm.{search}"] if for_search else [])
-    message = f"{', '.join(old)} of `fit` will be removed in the next release: write `{', '.join(new)}`."
-    warnings.warn(message, FutureWarning, stacklevel=3)
-    return noise, search

@@ -30,16 +30,19 @@ def ensemble_log_likelihood(member_log_likelihoods: Tensor) -> Tensor:
     return ensemble_log_likelihoods(member_log_likelihoods).sum()
 
 
+def item_places(likelihood: Likelihood, labels: Tensor) -> Tensor:
+    """Where the items that count stand in the flattened labels of a batch, [N]."""
+    places = torch.arange(labels.numel(), device=labels.device).view(*labels.shape, 1)
+    return likelihood.items(places, labels)[0].flatten()
+
+
 def example_rows(likelihood: Likelihood, labels: Tensor) -> Tensor:
     """The row of its batch from which each item that counts comes, [N]: all pixels of an image have the image's row."""
-    rows = torch.arange(len(labels), dtype=torch.float32, device=labels.device).view(-1, *(1,) * labels.ndim)
-    return likelihood.items(rows.expand(*labels.shape, 1), labels)[0].flatten().long()
+    return item_places(likelihood, labels) // max(1, labels[:1].numel())
 
 
-def first_items(likelihood: Likelihood, labels: Tensor, count: int | None = None) -> Tensor:
-    """1 for the first item of each example and 0 for its others, [count]; summed up, they number the examples."""
-    if labels.shape == (count,):  # every example is an item
-        return torch.ones_like(labels, dtype=torch.long)
+def first_items(likelihood: Likelihood, labels: Tensor) -> Tensor:
+    """1 for the first item of each example and 0 for its others, [N]; summed up, they number the examples."""
     rows = example_rows(likelihood, labels)
     return (rows.diff(prepend=rows.new_tensor([-1])) > 0).long()
 
@@ -56,6 +59,18 @@ def predict_members(likelihood: Likelihood, outputs: Tensor) -> Tensor:
     """The predictions of some members from their outputs [m, batch, ...]."""
     predictions = likelihood.predict(outputs.flatten(0, 1))
     return predictions.view(*outputs.shape[:2], *predictions.shape[1:])
+
+
+def average_more(likelihood: Likelihood, known: Tensor | None, count: int, predictions: Tensor) -> Tensor:
+    """Eq. 9 of some more members, [m, ...], together with `count` members whose average is known."""
+    if known is None:
+        return likelihood.average(predictions)
+    return likelihood.average(torch.cat([known[None], predictions]), [count, *[1] * len(predictions)])
+
+
+def wide(predictions: Tensor) -> Tensor:
+    """Predictions in the type in which members are added up: float64 wherever a device has it."""
+    return predictions.to(torch.float32 if predictions.device.type == "mps" else torch.float64)
 
 
 def temper(log_probs: Tensor, temperature: float) -> Tensor:
@@ -238,9 +253,7 @@ class Gaussian:
 
 #: The likelihoods that have a name. A new one is one class and one row here.
 LIKELIHOODS: dict[str, type[Categorical] | type[Bernoulli] | type[Gaussian]] = {
-    "categorical": Categorical,
-    "bernoulli": Bernoulli,
-    "gaussian": Gaussian,
+    kind.name: kind for kind in (Categorical, Bernoulli, Gaussian)
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,12 +12,20 @@ from torch import Tensor, nn
 from peppermill.data import Batches
 from peppermill.distributed.group import grouped
 from peppermill.engines import Engine, Members
-from peppermill.likelihood import check_batch, ensemble_log_likelihoods, first_items, predict_members
+from peppermill.likelihood import (
+    average_more,
+    check_batch,
+    ensemble_log_likelihoods,
+    first_items,
+    item_places,
+    predict_members,
+    wide,
+)
 from peppermill.perturbation import Perturbation
 from peppermill.plumbing.nested import as_arguments, digest_of
 from peppermill.plumbing.networks import explain_shapes, refuse_training_mode, state_of
 from peppermill.types import Batch, Likelihood, Tick
-from peppermill.uncertainty import Calibrate, Tally, Uncertainty, named, wide
+from peppermill.uncertainty import Calibrate, Tally, Uncertainty, named
 from peppermill.views import View
 
 #: ln L_i(theta_j) [m, n], the ensemble's prediction [n, K], the labels [n] and `first_items` [n] of one batch, and the
@@ -117,9 +126,9 @@ def _run_chunk(request: Request, members: Members, chunk: list[Batch]) -> list[B
     """Members outside, data inside: the weights of a member are made once for many batches."""
     likelihood = request.likelihood
     rows: list[list[Tensor]] = [[] for _ in chunk]
-    tallies = [Tally(likelihood, request.uncertainty is not None) for _ in chunk]
-    counted = [labels for _, labels in chunk]
-    all_count = [False] * len(chunk)  # whether every label counts: then `items`, which looks at them, runs once
+    averages: list[Any] = [None] * len(chunk)
+    counted, places = [torch.zeros(0)] * len(chunk), [torch.zeros(0)] * len(chunk)  # of the items that count
+    tallies = [Tally(likelihood) for _ in chunk] if request.uncertainty else []
     small: list[tuple[Tensor, Tensor]] = []
     for group in request.engine.groups(members, *as_arguments(chunk[0][0])):
         for k, (inputs, labels) in enumerate(chunk):
@@ -128,22 +137,20 @@ def _run_chunk(request: Request, members: Members, chunk: list[Batch]) -> list[B
                 check_batch(likelihood, outputs[0], labels, small)
             for some in portions([outputs]):
                 predictions = predict_members(likelihood, some)
-                if not all_count[k]:
-                    first, counted[k] = likelihood.items(predictions[0], labels)
-                    all_count[k] = (first.data_ptr(), first.numel()) == (predictions.data_ptr(), predictions[0].numel())
-                if all_count[k]:
-                    items = predictions.flatten(1, -2)
-                else:
-                    items = torch.stack([first, *(likelihood.items(one, labels)[0] for one in predictions[1:])])
-                items = wide(items)
+                if not rows[k]:
+                    counted[k] = likelihood.items(predictions[0], labels)[1]
+                    places[k] = item_places(likelihood, labels)
+                items = predictions.flatten(1, -2)
+                items = wide(items if len(places[k]) == items.shape[1] else items[:, places[k]])
+                averages[k] = average_more(likelihood, averages[k], sum(map(len, rows[k])), items)
                 repeated = counted[k].expand(len(items), -1).flatten()
                 rows[k].append(likelihood.log_likelihoods(items.flatten(0, 1), repeated).view(len(items), -1))
-                tallies[k].add(items)
+                if tallies:
+                    tallies[k].add(items)
                 request.tick(len(items) * len(labels))
         del group  # or the next group's weights would be made while these are alive
-    averages = [tally.averaged for tally in tallies]
-    firsts = [first_items(likelihood, labels, len(items)) for (_, labels), items in zip(chunk, counted, strict=True)]
+    firsts = [first_items(likelihood, labels) for _, labels in chunk]
     columns: list[Iterable[Tensor]] = [map(torch.cat, rows), averages, counted, firsts]
-    if request.uncertainty is not None:
-        columns.append([tally.values(request.uncertainty) for tally in tallies])
+    if request.uncertainty:
+        columns.append([t.values(averaged, request.uncertainty) for t, averaged in zip(tallies, averages, strict=True)])
     return list(zip(*columns, strict=True))

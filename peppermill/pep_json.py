@@ -7,7 +7,7 @@ import math
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import safetensors.torch
 import torch
@@ -18,10 +18,13 @@ from peppermill.calibrators import calibrator_from
 from peppermill.datasets.splitting import Split
 from peppermill.likelihood import likelihood_named
 from peppermill.noise import Noise
-from peppermill.plumbing.files import read_json, write_atomically
-from peppermill.recipe import VERDICTS, Candidate, Fingerprint, Race, Recipe, difference, digest, fingerprint, versions
+from peppermill.plumbing.files import read_json, versions, write_atomically
+from peppermill.recipe import Fingerprint, Recipe, difference, digest, fingerprint
 from peppermill.tuning.result import Evaluation, SigmaSearch
 from peppermill.views import VIEWS, saved_names, views_named
+
+if TYPE_CHECKING:
+    from peppermill.race import Race
 
 KIND = "peppermill ensemble"
 VERSION = 2
@@ -47,6 +50,8 @@ def write_recipe(recipe: Recipe, path: str | Path, model: nn.Module) -> None:
 
     Arrays that do not fit, of vector scaling for many classes, say, go to one safetensors file beside it.
     """
+    if changed := difference(recipe.fingerprint, fingerprint(model)):
+        raise ValueError(f"the network is not the one that was fitted ({changed}): fit again before saving.")
     path, evaluations, names = Path(path), list(recipe.search.evaluations), parameters.names(model)
     arrays = {f"scale.{name}": torch.tensor(factors) for name, factors in recipe.noise.scales}
     for kind, calibrator in (("calibrator", recipe.calibrator), ("one_pass", recipe.one_pass)):
@@ -59,8 +64,9 @@ def write_recipe(recipe: Recipe, path: str | Path, model: nn.Module) -> None:
         inline = {"arrays_file": beside.name, "arrays_digest": digest([raw])}
         write_atomically(beside, raw)
     if recipe.race and all(math.isfinite(c.nll) for c in recipe.race.candidates):  # JSON has no infinity
+        place = recipe.race.verdicts.index
         rows = [
-            [c.name, c.passes, c.parameters, *_digits([c.nll, c.difference, c.error], 6), VERDICTS.index(c.verdict)]
+            [c.name, c.passes, c.parameters, *_digits([c.nll, c.difference, c.error], 6), place(c.verdict)]
             for c in recipe.race.candidates
         ]
         with_race = {"race": {"note": recipe.race.note, "candidates": rows}, **inline}
@@ -123,7 +129,9 @@ def race_of(content: dict[str, Any]) -> Race | None:
     """The race in the content of a file, if it holds one."""
     if "race" not in content:
         return None
-    rows = [Candidate(*(*row[:-1], VERDICTS[row[-1]])) for row in content["race"]["candidates"]]
+    from peppermill.race import Candidate, Race  # most files hold none
+
+    rows = [Candidate(*(*row[:-1], Race.verdicts[row[-1]])) for row in content["race"]["candidates"]]
     return Race(tuple(rows), content["search"]["items"], content["search"]["passes"], content["race"]["note"])
 
 

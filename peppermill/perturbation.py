@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import torch
 
 from peppermill.noise import Noise
-from peppermill.plumbing.warnings import warn_user
 from peppermill.types import Params
 
 MAX_SIZE = 1_000_000  # more are a mistake: a fit of 10 members takes minutes, and one of 10^12 would never end
@@ -65,14 +64,3 @@ class Perturbation:
         """The root mean square of the selected weights, to which a sigma compares; 1 if all weights are zero."""
         squares = sum(float(value.double().square().sum()) for value in self.center.values())
         return math.sqrt(squares / sum(value.numel() for value in self.center.values())) or 1.0
-
-
-def warn_half_precision(perturbation: Perturbation) -> None:
-    """Warn if the noise will be rounded after it was added."""
-    half = sorted({str(v.dtype) for v in perturbation.center.values() if v.dtype in (torch.float16, torch.bfloat16)})
-    if half:
-        warn_user(
-            f"the weights are {', '.join(half)}, in which neighbouring numbers lie far apart: noise is drawn and "
-            "added in float32 and then rounded, so a small sigma acts unevenly. For exact noise fit in float32 "
-            "(`model.float()`)."
-        )

@@ -84,7 +84,7 @@ def _predict(predictor: Any, batches: Batches, likelihood: Likelihood) -> Predic
             outputs = output_tensor(call_on_copies(predictor, *as_arguments(inputs)))
             check_batch(likelihood, outputs, labels, small)
             predicted = likelihood.items(likelihood.predict(outputs).double(), labels)
-            parts.append((*predicted, first_items(likelihood, labels, len(predicted[1]))))
+            parts.append((*predicted, first_items(likelihood, labels)))
             tick(len(labels))
     none = torch.zeros(0, device=batches.device)  # of a process without batches
     columns = [torch.cat(column) for column in zip(*parts, strict=True)] if parts else [none] * 3

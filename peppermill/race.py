@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from inspect import signature
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -21,9 +21,9 @@ from peppermill.calibrators.temperature import TEMPERATURE_LIMITS, best_temperat
 from peppermill.data import MEMORY_BYTES, Batches
 from peppermill.ensemble import PepEnsemble
 from peppermill.fitting import fit
+from peppermill.plumbing.display import Table, shows_table
 from peppermill.plumbing.nested import bytes_of, map_tensors
 from peppermill.plumbing.progress import progress
-from peppermill.recipe import VERDICTS, Candidate, Race
 from peppermill.tuning import search_named, usual_items
 from peppermill.tuning.layer_scales import NoGradientError, Scales, fit_scales, starting_sigma
 from peppermill.tuning.result import Evaluation
@@ -41,6 +41,43 @@ FOLDS = 5  # of the cross-fitting
 FEWER_NUMBERS = 0.5  # standard errors: with one, vector scaling wins where matrix is better, on 2 of 12 demo splits
 HALF_STEPS = 50  # of the search for noise by layer on each half of the examples; the mean of both is used
 MIN_LAYER_EXAMPLES = 500  # for noise by layer: with fewer, finding it is most of the work
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One entry of the race: what it is, what it costs, and how it did."""
+
+    name: str
+    passes: int
+    parameters: int  # fitted numbers
+    nll: float  # cross-fitted, per item
+    difference: float  # of the NLL from the choice's
+    error: float  # the standard error of that difference, paired by example
+    verdict: str  # one of `Race.verdicts`
+
+
+@shows_table
+@dataclass(frozen=True)
+class Race:
+    """All candidates, best first, on the items of the validation data; `spent` counts passes over all of them."""
+
+    candidates: tuple[Candidate, ...]
+    items: int
+    spent: float
+    note: str
+    verdicts: ClassVar[tuple[str, ...]] = ("chosen", "worse", "not better by a standard error")
+
+    @property
+    def choice(self) -> Candidate:
+        return next(candidate for candidate in self.candidates if candidate.verdict == "chosen")
+
+    def table(self) -> Table:
+        """Each candidate: name, passes, NLL, difference from the choice with its standard error, verdict."""
+        rows = []
+        for c in self.candidates:
+            difference = f"{c.difference:+.4f} ± {c.error:.4f}" if c.verdict != "chosen" else ""
+            rows.append((c.name, str(c.passes), f"{c.nll:.4f}", difference, c.verdict))
+        return Table(("candidate", "passes", "NLL", "difference", "verdict"), rows, note=self.note)
 
 
 def calibrate(
@@ -190,7 +227,7 @@ class _Course:
         candidates = []
         for entry in sorted(self.entries, key=lambda e: -e.value):
             mean, error = self.difference(entry, choice)
-            verdict = VERDICTS[0 if entry is choice else 1 if mean > 0 else 2]
+            verdict = Race.verdicts[0 if entry is choice else 1 if mean > 0 else 2]
             name = _name(entry.pep, entry.calibrator)
             candidates.append(Candidate(name, entry.pep.passes, entry.parameters, -entry.value, mean, error, verdict))
         items, tried = len(choice.log_likelihoods), pep.search.evaluations

@@ -6,66 +6,24 @@ A member is a number and not a copy of the weights, so a recipe is small; on oth
 from __future__ import annotations
 
 import hashlib
-import platform
 from collections.abc import Iterable
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
+from peppermill.calibrators import UNCALIBRATED, Calibrator
 from peppermill.likelihood import likelihood_named
 from peppermill.noise import Noise
-from peppermill.parameters import rule_name, select
-from peppermill.plumbing.display import Table, shows_table
+from peppermill.parameters import Selection, rule_name, select
 from peppermill.tuning.result import SigmaSearch
-from peppermill.views import ViewsLike, views_named
+from peppermill.types import LawName, Likelihood, LikelihoodLike
+from peppermill.views import View, ViewsLike, views_named
 
 if TYPE_CHECKING:
-    from peppermill.calibrators import Calibrator
     from peppermill.datasets.splitting import Split
-    from peppermill.parameters import Selection
-    from peppermill.types import LawName, Likelihood, LikelihoodLike
-    from peppermill.views import View
-
-VERDICTS = ("chosen", "worse", "not better by a standard error")  # on a candidate of a race
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """One entry of the race: what it is, what it costs, and how it did."""
-
-    name: str
-    passes: int
-    parameters: int  # fitted numbers
-    nll: float  # cross-fitted, per item
-    difference: float  # of the NLL from the choice's
-    error: float  # the standard error of that difference, paired by example
-    verdict: str  # one of VERDICTS
-
-
-@shows_table
-@dataclass(frozen=True)
-class Race:
-    """All candidates, best first, on the items of the validation data; `spent` counts passes over all of them."""
-
-    candidates: tuple[Candidate, ...]
-    items: int
-    spent: float
-    note: str
-
-    @property
-    def choice(self) -> Candidate:
-        return next(candidate for candidate in self.candidates if candidate.verdict == "chosen")
-
-    def table(self) -> Table:
-        """Each candidate: name, passes, NLL, difference from the choice with its standard error, verdict."""
-        rows = []
-        for c in self.candidates:
-            difference = f"{c.difference:+.4f} ± {c.error:.4f}" if c.verdict != "chosen" else ""
-            rows.append((c.name, str(c.passes), f"{c.nll:.4f}", difference, c.verdict))
-        return Table(("candidate", "passes", "NLL", "difference", "verdict"), rows, note=self.note)
+    from peppermill.race import Race
 
 
 @dataclass(frozen=True)
@@ -98,6 +56,17 @@ class Recipe:
     split: Split | None = None  # the items on which sigma was tuned; the others are for testing
     race: Race | None = None
 
+    @property
+    def method(self) -> str:
+        """What tables call it; PEP only if there is noise."""
+        views = f"{len(self.views)} views" if self.views else ""
+        noise = ("PEP by layer" if self.noise.scales else "PEP") if self.sigma else ""
+        members = " and ".join(filter(None, (noise, views)))
+        if self.calibrator == UNCALIBRATED:
+            return members or "network"
+        after = f"{self.calibrator.name} scaling"
+        return f"{members} with {after}".replace("with temperature scaling", "with temperature") if members else after
+
 
 def recipe_at(
     model: nn.Module,
@@ -107,7 +76,6 @@ def recipe_at(
     noise: LawName | Noise,
     likelihood: LikelihoodLike,
     views: ViewsLike,
-    calibrator: Calibrator,
 ) -> Recipe:
     """The recipe of an ensemble at this sigma, without a search."""
     return Recipe(
@@ -117,7 +85,7 @@ def recipe_at(
         rule=rule_name(parameters),
         selected=tuple(select(model, parameters)),
         likelihood=likelihood_named(likelihood),
-        calibrator=calibrator,
+        calibrator=UNCALIBRATED,
         search=SigmaSearch((), sigma, sigma, 0, False, 0.0),
         fingerprint=fingerprint(model),
         views=() if views is None else views_named(views),
@@ -153,15 +121,6 @@ def difference(saved: Fingerprint, found: Fingerprint) -> str:
         "buffers": "its parameters are the same, but its buffers (batch-norm statistics, say) have other values",
     }
     return next((text for name, text in words.items() if getattr(saved, name) != getattr(found, name)), "")
-
-
-def versions() -> dict[str, str]:
-    """The versions on which a result depends."""
-    try:
-        own = version("peppermill")
-    except PackageNotFoundError:
-        own = "not installed"
-    return {"peppermill": own, "torch": torch.__version__, "python": platform.python_version()}
 
 
 def digest(parts: Iterable[bytes]) -> str:

@@ -49,7 +49,7 @@ class Likelihood(Protocol):
         ...
 
     def items(self, predictions: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """The items i that count: predictions [N, K] and labels [N]."""
+        """The items i that count, in order: predictions [N, K] and labels [N]."""
         ...
 
     def log_likelihoods(self, predictions: Tensor, labels: Tensor) -> Tensor:

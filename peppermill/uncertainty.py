@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
+from peppermill.likelihood import average_more, predict_members, wide
 from peppermill.types import Likelihood
 
 #: A calibrator: normalised log-probabilities, classes last, to normalised ones.
@@ -57,20 +58,15 @@ class Uncertainty:
 
 
 class Tally:
-    """What is added up while members run: their average and, if asked for, entropies, squares [..., K] and votes."""
+    """What is added up while members run, beside their average: entropies or variances, squares [..., K] and votes."""
 
-    def __init__(self, likelihood: Likelihood, uncertainty: bool = True) -> None:
-        self.likelihood, self.uncertainty, self.count = likelihood, uncertainty, 0
-        self.averaged = self.own = self.squares = self.votes = torch.zeros(())
+    def __init__(self, likelihood: Likelihood) -> None:
+        self.likelihood, self.count = likelihood, 0
+        self.own = self.squares = self.votes = torch.zeros(())
 
     def add(self, predictions: Tensor) -> None:
-        """Add some members, [m, ..., K]: predictions, entropies or variances, squared probabilities and votes."""
-        counts = [self.count] * (self.count > 0) + [1] * len(predictions)
-        known = torch.cat([self.averaged[None], predictions]) if self.count else predictions
-        self.averaged = self.likelihood.average(known, counts if self.count else None)
-        self.count = sum(counts)
-        if not self.uncertainty:
-            return
+        """Add some members, [m, ..., K]."""
+        self.count += len(predictions)
         probabilities = predictions.exp()
         if self.likelihood.name == "gaussian":
             self.own = self.own + probabilities[..., 1].sum(dim=0)
@@ -81,19 +77,29 @@ class Tally:
         votes = self.votes if self.votes.ndim else torch.zeros_like(self.squares, dtype=torch.int16)
         self.votes = votes.scatter_add_(-1, predicted, torch.ones_like(predicted, dtype=torch.int16))
 
-    def values(self, calibrator: Calibrate) -> Tensor:
-        """The uncertainties of each item in the order of their names, [..., names]."""
-        total, expected = uncertainty_of(self.averaged, self.likelihood), self.own / self.count
+    def values(self, averaged: Tensor, calibrator: Calibrate) -> Tensor:
+        """The uncertainties of each item, from the members' average too, in the order of their names, [..., names]."""
+        total, expected = uncertainty_of(averaged, self.likelihood), self.own / self.count
         parts = [total, expected, (total - expected).clamp(min=0)]
         if self.likelihood.name != "gaussian":
-            log_confidence, predicted = calibrator(self.averaged).max(dim=-1, keepdim=True)
-            columns = (self.averaged.exp(), self.squares / self.count, self.votes / self.count)
+            log_confidence, predicted = calibrator(averaged).max(dim=-1, keepdim=True)
+            columns = (averaged.exp(), self.squares / self.count, self.votes / self.count)
             mean, squares, votes = (column.gather(-1, predicted) for column in columns)
             variance = (squares - mean.square()).clamp(min=0) if self.count > 1 else torch.zeros_like(mean)
             more = (log_confidence.exp().clamp(max=1), 1 - votes, variance.sqrt())
             confidence, disagreement, deviation = (column.squeeze(-1).to(total) for column in more)
             parts = [confidence, *parts, disagreement, deviation]
         return torch.stack(parts, dim=-1)
+
+
+def member_uncertainty(likelihood: Likelihood, calibrator: Calibrate, outputs: Iterable[Tensor]) -> Uncertainty:
+    """How sure members are, from their outputs for one batch, [m, ...], some members at a time."""
+    tally, averaged = Tally(likelihood), torch.zeros(())
+    for some in outputs:
+        predictions = wide(predict_members(likelihood, some))
+        averaged = average_more(likelihood, averaged if tally.count else None, tally.count, predictions)
+        tally.add(predictions)
+    return named(tally.values(averaged, calibrator), likelihood, likelihood.outputs(calibrator(averaged)))
 
 
 def named(values: Tensor, likelihood: Likelihood, outputs: Tensor | None = None) -> Uncertainty:
@@ -108,11 +114,6 @@ def without_members(predictions: Tensor, likelihood: Likelihood, outputs: Tensor
     if likelihood.name == "gaussian":
         return Uncertainty({"variance": total}, outputs)
     return Uncertainty({"confidence": predictions.amax(dim=-1).exp().clamp(max=1), "entropy": total}, outputs)
-
-
-def wide(predictions: Tensor) -> Tensor:
-    """Predictions in the type in which members are added up: float64 wherever a device has it."""
-    return predictions.to(torch.float32 if predictions.device.type == "mps" else torch.float64)
 
 
 def uncertainty_of(predictions: Tensor, likelihood: Likelihood) -> Tensor:

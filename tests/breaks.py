@@ -61,8 +61,8 @@ BREAKS = [
     Break(
         "the temperature is applied before the average",
         "ensemble.py",
-        "predictions = self.likelihood.average(different)",
-        "predictions = temper(self.likelihood.average(temper(different, self.temperature)), 1 / self.temperature)",
+        "self.calibrator(self.likelihood.average(different))",
+        "self.likelihood.average(self.calibrator(different))",
         "tests/test_ensemble.py",
     ),
     Break(

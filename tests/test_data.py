@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from peppermill.data import Batches
-from peppermill.plumbing.nested import as_arguments, call, map_tensors, output_tensor
+from peppermill.plumbing.nested import as_arguments, call_on_copies, map_tensors, output_tensor
 from peppermill.plumbing.networks import device_of, dtype_of
 
 X, Y = networks.items(23)
@@ -362,10 +362,10 @@ def test_batches_without_labels_are_refused(data):
 def test_a_network_is_called_as_its_inputs_ask():
     model = networks.seeded(networks.TwoInputs)
     expected = model(X, X + 1)
-    assert torch.equal(call(model, (X, X + 1)), expected)
-    assert torch.equal(call(model, [X, X + 1]), expected)
-    assert torch.equal(call(model, {"right": X + 1, "left": X}), expected)
-    assert not torch.equal(call(model, (X + 1, X)), expected)
+    assert torch.equal(call_on_copies(model, *as_arguments((X, X + 1))), expected)
+    assert torch.equal(call_on_copies(model, *as_arguments([X, X + 1])), expected)
+    assert torch.equal(call_on_copies(model, *as_arguments({"right": X + 1, "left": X})), expected)
+    assert not torch.equal(call_on_copies(model, *as_arguments((X + 1, X))), expected)
     assert as_arguments(X) == ((X,), {})
 
 

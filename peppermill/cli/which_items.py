@@ -13,7 +13,7 @@ from peppermill.cli.console import say
 from peppermill.data import Batches
 from peppermill.datasets.splitting import Split, split_of, take
 from peppermill.ensemble import PepEnsemble
-from peppermill.plumbing.nested import call, output_tensor
+from peppermill.plumbing.nested import as_arguments, call_on_copies, output_tensor
 from peppermill.plumbing.networks import as_network
 from peppermill.sources import data_from
 from peppermill.sources.items import Items
@@ -90,7 +90,7 @@ def _refuse_other_classes(items: Any, source: Source) -> None:
     network = as_network(source.model)
     with torch.no_grad():
         [(inputs, _)] = Batches(items.take_rows(np.array([items.first_readable()])), network)
-        outputs = output_tensor(call(network, inputs))
+        outputs = output_tensor(call_on_copies(network, *as_arguments(inputs)))
     if outputs.ndim != 2 or outputs.shape[1] == 1 or items.labels.is_floating_point():
         return
     classes = outputs.shape[1]

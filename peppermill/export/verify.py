@@ -211,11 +211,12 @@ class EnsembleGraph(nn.Module):
             view = self.views[j % len(self.views)]
             outputs = view.outputs(lambda *seen, call=call: output_tensor(call(*seen)).unsqueeze(0), args, kwargs)
             predictions.append(self.likelihood.predict(outputs.squeeze(0)))
-        tally = Tally(self.likelihood, uncertainty=bool({*self.names} & {*CLASS_UNCERTAINTIES, *VARIANCES}))
-        tally.add(torch.stack(predictions))
-        found = named_outputs(self.likelihood, self.likelihood.outputs(self.calibrator(tally.averaged)))
-        if tally.uncertainty:
-            found |= named(tally.values(self.calibrator), self.likelihood).values
+        averaged = self.likelihood.average(torch.stack(predictions))
+        found = named_outputs(self.likelihood, self.likelihood.outputs(self.calibrator(averaged)))
+        if {*self.names} & {*CLASS_UNCERTAINTIES, *VARIANCES}:
+            tally = Tally(self.likelihood)
+            tally.add(torch.stack(predictions))
+            found |= named(tally.values(averaged, self.calibrator), self.likelihood).values
         return {name: found[name] for name in self.names}
 
     def _hold(self, owner: str, params: Mapping[str, Tensor]) -> dict[str, str]:

@@ -23,11 +23,11 @@ from torch.utils.data import DataLoader, DistributedSampler
 import peppermill as pm
 from peppermill.data import Batches
 from peppermill.datasets.loaders import rebuild_loader
-from peppermill.fitting import OLD_KEYWORDS
 from peppermill.plumbing.files import refuse_unwritable
 from peppermill.plumbing.nested import map_tensors
 from peppermill.plumbing.optional import importing
 from peppermill.race import fit_or_calibrate
+from peppermill.tuning import OLD_KEYWORDS
 
 SPLIT_WEIGHTS = ("FSDPStrategy", "DeepSpeedStrategy", "ModelParallelStrategy")
 

@@ -1,11 +1,13 @@
-"""Files that are complete or absent, and JSON that says what is wrong with it."""
+"""Files that are complete or absent, JSON that says what is wrong with it, and the versions that wrote it."""
 
 from __future__ import annotations
 
 import errno
 import json
 import os
+import platform
 import secrets
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -87,3 +89,14 @@ def read_object(path: str | Path) -> Any:
     except (ValueError, RecursionError) as error:
         line = f" (line {error.lineno})" if isinstance(error, json.JSONDecodeError) else ""
         raise ValueError(f"{path} is not JSON{line}: it is truncated or corrupted. Write it again.") from error
+
+
+def versions() -> dict[str, str]:
+    """The versions on which a result depends."""
+    import torch  # which readers of files do without
+
+    try:
+        own = version("peppermill")
+    except PackageNotFoundError:
+        own = "not installed"
+    return {"peppermill": own, "torch": torch.__version__, "python": platform.python_version()}

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from peppermill.types import Inputs
+from peppermill.types import Inputs
 
 
 def map_arrays(function: Any, value: Any) -> Any:
@@ -85,14 +84,8 @@ def copied(value: Any) -> Any:
     return type(value)(map(copied, value)) if type(value) in (tuple, list) else value
 
 
-def call(model: Any, inputs: Inputs) -> Any:
-    """The network on one batch of inputs: `model(x)`, `model(*x)` for a tuple, `model(**x)` for a dict."""
-    args, kwargs = as_arguments(inputs)
-    return model(*args, **kwargs)
-
-
 def as_arguments(inputs: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Inputs as positional and keyword arguments of the network."""
+    """Inputs as arguments of the network: `model(x)`, `model(*x)` for a tuple, `model(**x)` for a dict."""
     if isinstance(inputs, Mapping):
         return (), dict(inputs)
     return (tuple(inputs), {}) if isinstance(inputs, (tuple, list)) else ((inputs,), {})

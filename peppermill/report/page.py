@@ -16,9 +16,8 @@ from typing import Any, TypeAlias
 
 from peppermill.evaluation.scores import number, row_of, signed, with_unit
 from peppermill.metrics import SCORES
-from peppermill.plumbing.files import write_atomically
+from peppermill.plumbing.files import versions, write_atomically
 from peppermill.plumbing.optional import importing
-from peppermill.recipe import versions
 from peppermill.report.run import Run, fitted_text, plain, read_run, score_columns
 from peppermill.report.verdict import by_prominence, heading, judged, outcome, p_words, verdict
 from peppermill.uncertainty import CLASS_UNCERTAINTIES

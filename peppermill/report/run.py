@@ -25,9 +25,9 @@ from peppermill.evaluation.scores import Scores, column_of, evaluate, number, p_
 from peppermill.evaluation.sweep import Sweep, SweepPoint, sweep_table
 from peppermill.metrics import BINS, Reliability, reliability, risk_coverage_curve
 from peppermill.plumbing.display import Table, shows_table
-from peppermill.plumbing.files import read_json, write_atomically
+from peppermill.plumbing.files import read_json, versions, write_atomically
 from peppermill.predictions import Predictions
-from peppermill.recipe import fingerprint, versions
+from peppermill.recipe import fingerprint
 from peppermill.report.verdict import verdict
 
 KIND = "peppermill run"

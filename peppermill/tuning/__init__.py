@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+import warnings
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
 from peppermill.calibrators.temperature import warn_at_limit
+from peppermill.noise import Noise
 from peppermill.plumbing.warnings import warn_user
 
 if TYPE_CHECKING:
@@ -41,6 +43,7 @@ SEARCHES = {
     )
 }
 OTHER_NAMES = {"quick": "two_stage"}  # names of version one
+OLD_KEYWORDS = ("antithetic", "seed", "lower", "upper", "iterations", "precision")  # of version one's `fit`
 
 
 def usual_items(tuner: SigmaTuner, items: int | None, size: int, joint: bool) -> int | None:
@@ -63,6 +66,23 @@ def search_named(name: str | None, **settings: Any) -> SigmaTuner:
     module, _, kind = row.place.partition(":")
     made: SigmaTuner = getattr(import_module(module), kind)(**given)
     return made
+
+
+def from_old_keywords(noise: Any, search: Any, old: dict[str, Any]) -> tuple[Noise, SigmaTuner]:
+    """The settings that version one's keywords stand for; they work for one more release."""
+    for name in old.keys() - set(OLD_KEYWORDS):
+        raise TypeError(f"fit() got an unexpected keyword argument {name!r}")
+    for_noise = {name: old[name] for name in ("antithetic", "seed") if name in old}
+    for_search = {name: old[name] for name in ("lower", "upper", "iterations") if name in old}
+    noise = replace(noise if isinstance(noise, Noise) else Noise(noise), **for_noise)
+    if search is None or isinstance(search, str):
+        search = search_named(None if search == "two_stage" else search, **for_search)
+    else:
+        search = replace(search, **for_search)
+    new = ([f"noise=pm.{noise}"] if for_noise else []) + ([f"search=pm.{search}"] if for_search else [])
+    message = f"{', '.join(old)} of `fit` will be removed in the next release: write `{', '.join(new)}`."
+    warnings.warn(message, FutureWarning, stacklevel=3)
+    return noise, search
 
 
 def check_interval(lower: float | None, upper: float | None) -> None:

@@ -184,9 +184,8 @@ def _activation_bytes(shells: Shells, center: Params, minibatch: list[WeightedBa
         return tensor
 
     with saved_tensors_hooks(count, lambda tensor: tensor):
-        shells(
-            {name: value.detach().requires_grad_() for name, value in center.items()}, *as_arguments(minibatch[0][0])
-        )
+        params = {name: value.detach().requires_grad_() for name, value in center.items()}
+        shells(params, *as_arguments(minibatch[0][0]))
     return 2 * PAIRS * len(minibatch) * sum(sizes)
 
 
