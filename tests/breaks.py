@@ -67,7 +67,7 @@ BREAKS = [
     ),
     Break(
         "folding forgets the member's noise",
-        "engines/inference_form.py",
+        "engines/traced_form.py",
         "{**self.state, **params}",
         "{**params, **self.state}",
         "tests/test_ensemble.py",

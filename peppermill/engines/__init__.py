@@ -183,7 +183,7 @@ class Runner:
             weights = self.latest
 
         def plan(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[[Tensor], Tensor] | None:
-            if weights.form.is_traced and weights.form.takes(args, kwargs):
+            if weights.form is not weights.plain and weights.form.takes(args, kwargs):
                 self.report, found = self.how(weights, members, args[0])
                 return found
             reason = weights.plain.reason or "these inputs do not suit the traced network"

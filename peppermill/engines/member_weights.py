@@ -33,8 +33,7 @@ class MemberWeights:
         self.members, self.state = members, NetworkState(members.model)
         self.autocast = _autocast()
         self.perturbation = members.perturbation()
-        self.plain, form = forms_of(members.model, members.selected, precision, args, kwargs)
-        self.form: Any = form  # plans of engines are made of a TracedForm only
+        self.plain, self.form = forms_of(members.model, members.selected, precision, args, kwargs)
         self.prepared: dict[Any, Any] = {}  # see `once`
         self.lock = threading.RLock()
         self._directions: dict[int, Params] = {}

@@ -15,8 +15,9 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
 from peppermill.engines import Members, Plan, autocast
-from peppermill.engines.inference_form import CHECKED_ITEMS, TracedForm, agree, different, kind_of
+from peppermill.engines.inference_form import CHECKED_ITEMS, agree, different
 from peppermill.engines.member_weights import MemberWeights
+from peppermill.engines.traced_form import TracedForm, kind_of
 from peppermill.plumbing.nested import output_tensor
 
 ELEMENTWISE_FUNCTIONS: tuple[Any, ...] = (

@@ -1,0 +1,237 @@
+"""The network as a graph of torch.fx with its weights as arguments, norms folded in, and images channels last.
+
+`fold` turns a member's parameters into the weights of the graph, once per member; it serves every engine and precision.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, fx, nn
+
+from peppermill.engines import PRECISIONS, autocast
+from peppermill.engines.inference_form import CHECKED_ITEMS, PlainForm, agree, different, moved_weight
+from peppermill.engines.network_shell import is_written
+from peppermill.engines.recorder import Recorder
+from peppermill.plumbing.nested import output_tensor
+from peppermill.types import Params
+
+PRODUCTS: tuple[Any, ...] = (F.conv1d, F.conv2d, F.conv3d, F.linear)
+RELUS: tuple[Any, ...] = (F.relu, torch.relu, torch.relu_, "relu", "relu_")
+CHECKS: tuple[Any, ...] = (torch._assert, getattr, operator.eq, operator.ne, operator.le, operator.ge)
+
+#: A node of a graph; torch types what a node holds as a union of twenty types.
+Node: TypeAlias = Any
+
+
+@dataclass(frozen=True)
+class Norm:
+    """A batch norm, x -> scale * x + shift, by the names of its arrays: mean, variance, weight and bias."""
+
+    arrays: tuple[str | None, ...]
+    epsilon: float
+
+    def scale_and_shift(self, state: Params) -> tuple[Tensor, Tensor]:
+        values: list[Any] = [state[name] if name else None for name in self.arrays]
+        mean, variance, weight, bias = values
+        scale = (_wide(variance) + self.epsilon).rsqrt() * (1 if weight is None else weight)
+        return scale, (0 if bias is None else bias) - mean * scale
+
+
+@dataclass(frozen=True)
+class Argument:
+    """Where arguments of the graph come from: one array, or weight and bias of a layer with norms folded in."""
+
+    arrays: tuple[str | None, ...]
+    before: Norm | None = None
+    after: Norm | None = None
+
+    def names(self) -> set[str]:
+        return {name for part in (self, self.before, self.after) if part for name in part.arrays if name}
+
+    def tensors(self, state: Params) -> list[Tensor | None]:
+        """The arguments, linear in each of the arrays."""
+        found: list[Any] = [state[name] if name else None for name in self.arrays]
+        if not self.before and not self.after:
+            return found
+        kind, weight = found[0].dtype, _wide(found[0])
+        shift: Any = 0.0 if found[1] is None else _wide(found[1])
+        if self.before:
+            scale, added = (value.view(-1, *[1] * (weight.ndim - 2)) for value in self.before.scale_and_shift(state))
+            shift = shift + (weight * added).flatten(1).sum(dim=1)
+            weight = weight * scale
+        if self.after:
+            scale, added = self.after.scale_and_shift(state)
+            shift = shift * scale + added
+            weight = weight * scale.view(-1, *[1] * (weight.ndim - 1))
+        return [weight.to(kind), shift.to(kind)]
+
+
+def _wide(value: Tensor) -> Tensor:
+    return value.to(torch.promote_types(value.dtype, torch.float32))
+
+
+class TracedForm:
+    """The graph; its weights are its arguments before its input."""
+
+    def __init__(self, plain: PlainForm, selected: Sequence[str], channels_last: bool) -> None:
+        model, self.device, self.precision = plain.shells.model, plain.device, plain.precision
+        self.state = {name: value.detach() for name, value in (*model.named_parameters(), *model.named_buffers())}
+        self.plain, self.selected, self.channels_last = plain, selected, channels_last
+        self.agreed: dict[Any, bool] = {}  # whether the network gives the same outputs, by the kind of inputs
+        recorder = Recorder(model)
+        self.graph, self.reads, self.modules = recorder.graph, [*recorder.reads.values()], [*model.modules()]
+        self.arguments: list[tuple[Argument, list[Tensor | None] | None]] = []  # with the values of those that stay
+        for argument, nodes in with_arguments(self.graph):
+            varies = bool(argument.names() & set(selected))
+            for node in nodes:
+                node.meta["varies"] = varies
+            self.arguments.append((argument, None if varies else self._tensors(argument, self.state)))
+        is_float32 = all(value.dtype == torch.float32 for value in self.state.values() if value.is_floating_point())
+        if self.device.type == "cuda" and is_float32 and not self.precision and not torch.is_autocast_enabled("cuda"):
+            fuse_relu(self.graph)
+        self.function = fx.GraphModule(nn.Module(), self.graph)
+        self.run = self.function.forward  # without the checks for hooks of a call of the module
+
+    def fold(self, params: Params) -> list[Tensor | None]:
+        """The weights of the graph for these parameters; what they do not touch is shared by all members."""
+        state, weights = {**self.state, **params}, list[Tensor | None]()
+        for argument, fixed in self.arguments:
+            weights += self._tensors(argument, state) if fixed is None else fixed
+        return weights
+
+    def is_current(self) -> bool:
+        """Whether everything that the trace read has its value, and no module has a hook."""
+        if any(module._forward_hooks or module._forward_pre_hooks for module in self.modules):
+            return False
+        return all(space.get(name) == value for space, name, value in self.reads)
+
+    def __call__(self, weights: list[Tensor | None], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+        with autocast(self.device, self.precision):
+            return output_tensor(self.run(*weights, self.laid_out(args[0])))
+
+    def laid_out(self, value: Tensor) -> Tensor:
+        """Images and kernels channels last, if that is the memory format of the form."""
+        return value.contiguous(memory_format=torch.channels_last) if self.channels_last and value.ndim == 4 else value
+
+    def _tensors(self, argument: Argument, state: Params) -> list[Tensor | None]:
+        """A layer's weight and bias, in the precision of the form, or another array."""
+        tensors = argument.tensors(state)
+        low = PRECISIONS[self.precision] if self.precision and len(tensors) == 2 else None
+        return [None if value is None else self.laid_out(value.to(low or value.dtype)) for value in tensors]
+
+    def takes(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether these are arguments like those for which the network was traced, and it gives the right outputs."""
+        if unusual_arguments(args, kwargs):
+            return False
+        if (kind := kind_of(args[0])) not in self.agreed:
+            try:
+                self.agreed[kind] = self.agrees(args[0])
+            except Exception:  # of the network itself: the plain form, which runs next, raises it again
+                self.agreed[kind] = False
+        return self.agreed[kind]
+
+    def agrees(self, x: Tensor) -> bool:
+        """Whether the first items, and other inputs with other weights, give what they give in the plain form."""
+        x, moved = x[:CHECKED_ITEMS], {name: moved_weight(self.state[name], k) for k, name in enumerate(self.selected)}
+        for given, params in ((x, Params()), (different(x), moved)):
+            copy = self.laid_out(given.clone())  # the network may get inputs that have the layout already
+            found = self(self.fold(params), (copy,), {})
+            if is_written(given, copy):
+                raise TypeError("it writes to its input")
+            if not agree(found, self.plain(params, (given,), {})):
+                return False
+        return True
+
+
+def unusual_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether they are anything but one tensor of real numbers."""
+    return bool(kwargs) or len(args) != 1 or not isinstance(args[0], Tensor) or not args[0].is_floating_point()
+
+
+def kind_of(x: Tensor) -> Any:
+    """Inputs of one kind go through the same operations."""
+    return x.shape[1:], x.dtype, len(x) > 1
+
+
+def with_arguments(graph: fx.Graph) -> list[tuple[Argument, list[Node]]]:
+    """Make arguments of the weights in the graph, with the norms folded in."""
+    for node in reversed(list(graph.nodes)):  # checks of shapes, and what was computed for them alone
+        if node.target in CHECKS and not node.users:
+            graph.erase_node(node)
+    named = {node: str(node.target) for node in graph.nodes if node.op == "get_attr"}
+    layers = {
+        node: Argument((named[node.args[1]], named[node.args[2]] if node.args[2] else None))
+        for node in graph.nodes
+        if node.target in PRODUCTS and len(node.args) >= 3 and node.args[1] in named and not node.kwargs
+    }
+    for node in [node for node in graph.nodes if node.target is F.batch_norm]:
+        _fold_norm(graph, node, named, layers)
+    arguments: list[tuple[Argument, list[Node]]] = []
+    with graph.inserting_before(next(iter(graph.nodes))):
+        for node, layer in layers.items():
+            own = [graph.placeholder(f"{node.name}_weight"), graph.placeholder(f"{node.name}_bias")]
+            node.args = (node.args[0], *own, *node.args[3:])
+            arguments.append((layer, own))
+        for node, name in named.items():
+            if node.users:
+                own = [graph.placeholder(f"{node.name}_value")]
+                node.replace_all_uses_with(own[0])
+                arguments.append((Argument((name,)), own))
+            graph.erase_node(node)
+    return arguments
+
+
+def _fold_norm(graph: fx.Graph, node: Node, named: dict[Node, str], layers: dict[Node, Argument]) -> None:
+    """Fold a norm into the layer that feeds it, or into the only layer that it feeds."""
+    x, mean, variance = node.args  # as `F.batch_norm` hands them on
+    arrays = (mean, variance, node.kwargs["weight"], node.kwargs["bias"])
+    if node.kwargs["training"] or any(array and array not in named for array in arrays):
+        return
+    norm = Norm(tuple(named[array] if array else None for array in arrays), node.kwargs["eps"])
+    following = next(iter(node.users))
+    if x in layers and len(x.users) == 1 and not layers[x].after:
+        layers[x] = replace(layers[x], after=norm)
+    elif following in layers and len(node.users) == 1 and following.args[0] is node and _sees_no_border(following):
+        layers[following] = replace(layers[following], before=norm)
+    else:
+        return
+    node.replace_all_uses_with(x)
+    graph.erase_node(node)
+
+
+def _sees_no_border(node: Node) -> bool:
+    """Whether a layer adds no zeros around its input and mixes all channels: only then a shift can pass through it."""
+    if node.target is F.linear:
+        return True
+    _, _, _, _, padding, _, groups = node.args
+    return groups == 1 and padding in (0, (0,), (0, 0), (0, 0, 0))
+
+
+def fuse_relu(graph: fx.Graph) -> None:
+    """Let cuDNN add the bias, another tensor and the ReLU to a float32 convolution in one kernel; not in bfloat16,
+    in which this reads memory that it must not (torch 2.11)."""
+    for node in [node for node in graph.nodes if node.target in RELUS]:
+        first = node.args[0]
+        is_sum = first.target in (operator.add, operator.iadd) and len(first.users) == 1
+        added: Node = first.args if is_sum else (first,)
+        convs = [each for each in added if isinstance(each, fx.Node) and each.target is F.conv2d]
+        once = [each for each in convs if len(each.users) == 1 and len(each.args) == 7]
+        conv: Node = next((each for each in once if isinstance(each.args[4], tuple) and each.args[6] == 1), None)
+        if conv is None:
+            continue
+        x, weight, bias, *places = conv.args
+        with graph.inserting_before(node):
+            if added == (first,):
+                fused = graph.call_function(torch.cudnn_convolution_relu, (x, weight, bias, *places))
+            else:
+                other = added[1] if added[0] is conv else added[0]
+                fused = graph.call_function(torch.cudnn_convolution_add_relu, (x, weight, other, 1.0, bias, *places))
+        node.replace_all_uses_with(fused)
+        for old in dict.fromkeys((node, first, conv)):
+            graph.erase_node(old)
