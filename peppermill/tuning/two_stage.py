@@ -66,9 +66,7 @@ class TwoStage:
         subsample = cut_subsample(request, whole.rows[0.0][0])
         sampled = LikelihoodCurve(request, False, subsample) if subsample else whole
         climb = _Climb(whole, sampled, request.perturbation.scale(), self.lower or 0.0, self.upper or math.inf)
-        climb.run()
-        if joint:
-            climb.run_profile() if subsample else replace(climb, tempered=True).run()
+        climb.run(joint)
         search = SigmaSearch(tuple(whole.known.values()), 0.0, 0.0, whole.items, joint, climb.passes)
         tried, best = {*whole.known, *sampled.known}, search.best.sigma
         below, above = [s for s in tried if s < best], [s for s in tried if s > best]
@@ -137,9 +135,8 @@ class _Climb:
     scale: float
     lower: float
     upper: float
-    tempered: bool = False  # without a subsample: whether the profile is climbed
 
-    def run(self) -> None:
+    def run(self, joint: bool) -> None:
         """Look on the subsample, then step on all items until nothing more is expected or the limit is reached."""
         start = self._inside(START * GROWTH**2 * self.scale)
         grow_bracket(self._look, start, limits=(self.lower, self.upper), patience=1, steps_down=5)
@@ -148,10 +145,8 @@ class _Climb:
             for sigma in (center * factor, center / factor) if center else ():
                 self._look(self._inside(sigma))
         self._step(self._next, MAX_STEPS, MAX_PASSES)
-
-    def run_profile(self) -> None:
-        """Step on all items alone until nothing more is expected or the limit is reached."""
-        self._step(self._next_of_profile, PROFILE_STEPS, JOINT_PASSES)
+        if joint:
+            self._step(self._next_of_profile, PROFILE_STEPS, JOINT_PASSES)
 
     def _step(self, choose: Callable[[], float | None], steps: int, limit: float) -> None:
         for _ in range(steps):
@@ -178,7 +173,7 @@ class _Climb:
         expected = self._expected()
         if not expected:
             return None
-        best = highest(self.whole.gains(self.tempered))
+        best = highest(self.whole.gains())
         if self.sampled.subsample and len(self.whole.known) == 2 and best:
             sigma, _ = summit(expected)
             if abs(math.log(sigma / best)) >= SECOND_STEP:
@@ -186,7 +181,7 @@ class _Climb:
             up, down = self._inside(best * math.exp(SECOND_STEP)), self._inside(best * math.exp(-SECOND_STEP))
             return up if (sigma >= best and up > best) or down == best else down
         first = self._inside(START * self.scale) if len(self.whole.known) == 1 else None
-        return self._worthwhile_summit(expected, self.tempered) or first
+        return self._worthwhile_summit(expected, tempered=False) or first
 
     def _next_of_profile(self) -> float | None:
         """A step beyond the known values if the profile is highest at their end, its summit if it is inside.
@@ -222,7 +217,7 @@ class _Climb:
         An item gains at one sigma much as it does at another. Least squares on the subsample say how much, and so what
         all items gain at the sigmas that are known corrects what the subsample gains at the others.
         """
-        gains, subsample = self.whole.gains(self.tempered), self.sampled.subsample
+        gains, subsample = self.whole.gains(), self.sampled.subsample
         seen = [*self.sampled.gains()]
         if subsample is None or not seen:
             return gains if subsample is None else {}
