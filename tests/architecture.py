@@ -104,7 +104,7 @@ BUDGET = {
     "integrations": (392, 4),  # 61 more: actors of Ray
     "cli": (1307, 12),  # below the plan: related commands share a file
     "demo": (81, 1),
-    "plumbing": (497, 8),  # the plan has 340: calls of a network, Keras' door, tables of results, versions in files
+    "plumbing": (496, 8),  # the plan has 340: calls of a network, Keras' door, tables of results, versions in files
 }
 
 #: Imports inside a function that point down in the reading order, each a door with one user.
@@ -523,7 +523,7 @@ def opened_by_table2() -> set[str]:
 LIMITS = {
     # The plan has 12,500 lines; since then: nothing wrong or lost 250, the race 900, uncertainty 450, predictions in
     # parts 550 are planned; results that show themselves, typed options and described arguments are not; 300 over.
-    "lines of the wheel": (14899, 14650),
+    "lines of the wheel": (14898, 14650),
     "files of the wheel": (119, 119),
     "lines of the core": (1757, 1650),  # 172 more: calibrators, views, uncertainty and examples pass through it
     "rooms over their budget": (0, 0),
@@ -546,9 +546,9 @@ LIMITS = {
     "code from text": (0, 0),
     "loaded too early": (0, 0),
     "modules of fit": (26, 20),
-    "lines of fit": (3694, 2400),
-    "modules of a prediction": (9, 9),
-    "lines of a prediction": (1480, 1000),
+    "lines of fit": (3693, 2400),
+    "modules of a prediction": (8, 8),
+    "lines of a prediction": (1366, 1000),
     "modules of Table 2 in experiments": (9, 9),  # with the files of the library that it runs, about 48
     "lines of Table 2 in experiments": (1185, 1185),
     "private names in tests": (0, 0),

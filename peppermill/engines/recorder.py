@@ -16,6 +16,7 @@ from torch import Tensor, fx, nn
 from torch.overrides import TorchFunctionMode
 
 from peppermill.engines.network_shell import MODULE_NAMES, shell_of
+from peppermill.plumbing.nested import output_tensor
 
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 CONSTANT_TYPES = (*(int, float, str, bool, type(None), torch.Size, type, FunctionType, property, staticmethod),)
@@ -65,7 +66,7 @@ class Recorder(fx.Tracer):
             sys.setprofile(None)
             for module, kind in kinds.items():
                 object.__setattr__(module, "__class__", kind)
-        self.graph.output(self.create_arg(outputs))
+        self.graph.output(self.create_arg(output_tensor(outputs, fx.Proxy)))
 
     def _note_call(self, frame: Any, event: str, _: Any) -> None:
         if event == "call" and frame.f_code not in self.others and not _is_pure(frame.f_globals.get("__name__")):

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -18,7 +18,6 @@ from peppermill.engines import PRECISIONS, autocast
 from peppermill.engines.inference_form import CHECKED_ITEMS, PlainForm, agree, different, moved_weight
 from peppermill.engines.network_shell import is_written
 from peppermill.engines.recorder import Recorder
-from peppermill.plumbing.nested import output_tensor
 from peppermill.types import Params
 
 PRODUCTS: tuple[Any, ...] = (F.conv1d, F.conv2d, F.conv3d, F.linear)
@@ -96,7 +95,7 @@ class TracedForm:
         if self.device.type == "cuda" and is_float32 and not self.precision and not torch.is_autocast_enabled("cuda"):
             fuse_relu(self.graph)
         self.function = fx.GraphModule(nn.Module(), self.graph)
-        self.run = self.function.forward  # without the checks for hooks of a call of the module
+        self.run: Callable[..., Tensor] = self.function.forward  # without the checks for hooks of a call of the module
 
     def fold(self, params: Params) -> list[Tensor | None]:
         """The weights of the graph for these parameters; what they do not touch is shared by all members."""
@@ -113,7 +112,7 @@ class TracedForm:
 
     def __call__(self, weights: list[Tensor | None], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
         with autocast(self.device, self.precision):
-            return output_tensor(self.run(*weights, self.laid_out(args[0])))
+            return self.run(*weights, self.laid_out(args[0]))
 
     def laid_out(self, value: Tensor) -> Tensor:
         """Images and kernels channels last, if that is the memory format of the form."""

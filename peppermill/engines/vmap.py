@@ -7,6 +7,7 @@ operations need no change, and what no perturbed weight touches runs once for al
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -18,7 +19,6 @@ from peppermill.engines import Members, Plan, autocast
 from peppermill.engines.inference_form import CHECKED_ITEMS, agree, different
 from peppermill.engines.member_weights import MemberWeights
 from peppermill.engines.traced_form import TracedForm, kind_of
-from peppermill.plumbing.nested import output_tensor
 
 ELEMENTWISE_FUNCTIONS: tuple[Any, ...] = (
     *(F.relu, F.relu6, F.leaky_relu, F.elu, F.selu, F.gelu, F.silu, F.mish, F.softplus, F.hardtanh, F.hardswish),
@@ -45,12 +45,12 @@ class Together:
         self.weights, self.form, self.graph = weights, weights.form, _batched(weights.form)
         self.sigma, self.stack = 0.0, list[Any]()  # the members at one sigma; 0 if there are none
         if self.graph:
-            self.run = fx.GraphModule(nn.Module(), self.graph).forward
+            self.run: Callable[..., Tensor] = fx.GraphModule(nn.Module(), self.graph).forward
             *self.placeholders, _ = (node for node in self.graph.nodes if node.op == "placeholder")  # the last: input
 
     def __call__(self, stacked: list[Tensor | None], x: Tensor) -> Tensor:
         with autocast(self.form.device, self.form.precision):
-            return output_tensor(self.run(*stacked, self.form.laid_out(x)))
+            return self.run(*stacked, self.form.laid_out(x))
 
     def agrees(self, members: Members, x: Tensor) -> bool:
         """Whether inputs of this kind give what the members give one by one, on other inputs of that kind."""

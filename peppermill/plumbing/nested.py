@@ -91,23 +91,22 @@ def as_arguments(inputs: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return (tuple(inputs), {}) if isinstance(inputs, (tuple, list)) else ((inputs,), {})
 
 
-def output_tensor(outputs: Any) -> Tensor:
-    """The logits in the output of a network.
+def output_tensor(outputs: Any, kind: type[Any] = Tensor) -> Tensor:
+    """The logits in the output of a network; while it is traced, a stand-in of this kind.
 
     A tensor, an object or a dict with `logits`, a tuple that begins with them.
     """
-    if isinstance(outputs, Tensor):
-        return outputs
-    found = None
+    found: Any = outputs
     if isinstance(outputs, Mapping):
         found = outputs.get("logits")
-    elif hasattr(outputs, "logits"):
+    elif not isinstance(outputs, kind) and hasattr(outputs, "logits"):
         found = outputs.logits
     elif isinstance(outputs, (tuple, list)) and outputs:
         found = outputs[0]
-    if not isinstance(found, Tensor):
+    if not isinstance(found, kind):
         raise TypeError(
             f"the network returned {type(outputs).__name__}, in which no tensor of logits was found. Wrap it in a "
             "module that returns a tensor, or an object with `logits`."
         )
-    return found
+    tensor: Tensor = found
+    return tensor
