@@ -213,8 +213,7 @@ def auto(weights: MemberWeights, members: Members, x: Tensor) -> Plan:
     - graphs, if the same members run again on a GPU, on a small batch;
     - otherwise the loop, with the members' weights kept if they fit.
     """
-    is_dense = all(value.ndim < 3 for value in weights.perturbation.center.values())
-    if is_dense and weights.is_small and x.ndim and len(x) <= VMAP_ITEMS.get(x.device.type, 0):
+    if weights.is_dense and weights.is_small and x.ndim and len(x) <= VMAP_ITEMS.get(x.device.type, 0):
         from peppermill.engines.vmap import vmap  # the engines import this file
 
         if (plan := vmap(weights, members, x))[1]:

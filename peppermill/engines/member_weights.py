@@ -33,6 +33,7 @@ class MemberWeights:
         self.members, self.state = members, NetworkState(members.model)
         self.autocast = _autocast()
         self.perturbation = members.perturbation()
+        self.is_dense = all(value.ndim < 3 for value in self.perturbation.center.values())  # no convolution
         self.plain, self.form = forms_of(members.model, members.selected, precision, args, kwargs)
         self.prepared: dict[Any, Any] = {}  # see `once`
         self.lock = threading.RLock()
