@@ -82,7 +82,7 @@ CORE = [
 BUDGET = {
     # The plan has 2,050 in 14: the race, uncertainty, calibrators and views in pep.json, predict_proba of any data.
     "top level": (2836, 17),
-    "tuning": (1105, 8),  # the plan has 750 in 7: noise by layer (faster where memory allows), a pool, old keywords
+    "tuning": (1110, 8),  # the plan has 750 in 7: noise by layer (faster where memory allows), a pool, old keywords
     "calibrators": (435, 3),  # the plan has 300: L-BFGS in units of standard errors, in chunks that stay in the cache
     "views": (139, 1),
     # The plan has 1,250: the trace that patches no other thread, what it may not bake in, and a comparison with the
@@ -523,7 +523,7 @@ def opened_by_table2() -> set[str]:
 LIMITS = {
     # The plan has 12,500 lines; since then: nothing wrong or lost 250, the race 900, uncertainty 450, predictions in
     # parts 550 are planned; results that show themselves, typed options and described arguments are not; 300 over.
-    "lines of the wheel": (14733, 14650),
+    "lines of the wheel": (14738, 14650),
     "files of the wheel": (115, 115),
     "lines of the core": (1757, 1650),  # 172 more: calibrators, views, uncertainty and examples pass through it
     "rooms over their budget": (0, 0),
@@ -546,7 +546,7 @@ LIMITS = {
     "code from text": (0, 0),
     "loaded too early": (0, 0),
     "modules of fit": (26, 20),
-    "lines of fit": (3693, 2400),
+    "lines of fit": (3698, 2400),
     "modules of a prediction": (8, 8),
     "lines of a prediction": (1366, 1000),
     "modules of Table 2 in experiments": (9, 9),  # with the files of the library that it runs, about 48

@@ -180,8 +180,13 @@ class _Climb:
                 return sigma
             up, down = self._inside(best * math.exp(SECOND_STEP)), self._inside(best * math.exp(-SECOND_STEP))
             return up if (sigma >= best and up > best) or down == best else down
-        first = self._inside(START * self.scale) if len(self.whole.known) == 1 else None
-        return self._worthwhile_summit(expected, tempered=False) or first
+        spare = None
+        if len(self.whole.known) == 1:
+            spare = self._inside(START * self.scale)
+        elif not best and highest(self.sampled.gains()):  # the subsample was wrong: try a usual sigma, too
+            usual = self._inside(START * GROWTH**2 * self.scale)
+            spare = usual if _near(usual, self.whole) == usual else None
+        return self._worthwhile_summit(expected, tempered=False) or spare
 
     def _next_of_profile(self) -> float | None:
         """A step beyond the known values if the profile is highest at their end, its summit if it is inside.

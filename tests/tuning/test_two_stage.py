@@ -68,6 +68,31 @@ def test_a_subsample_that_is_wrong_about_the_peak_is_corrected_by_all_items(peak
     assert found.passes <= 5 * curve.size
 
 
+@pytest.mark.parametrize("shift", [3.0, 10.0])
+def test_a_subsample_whose_peak_loses_on_all_items_does_not_end_the_search(shift):
+    """At its peak all items lose; a usual sigma is tried before noise is given up."""
+    curve = Curve(hill(0.2), hill(shift * 0.2))
+    found = curve.tune(TwoStage())
+    assert loss(found, 0.2) < 0.2
+    assert found.passes <= 5 * curve.size
+
+
+@pytest.mark.parametrize("seed", [64, 97, 116, 626, 773])
+def test_a_subsample_of_items_with_heavy_tails_does_not_end_the_search(seed):
+    """Labels drawn at twice the temperature, so that noise helps; the subsample says that it does not, or too much."""
+    generator = torch.Generator().manual_seed(seed)
+    inputs = torch.randn(800, 6, generator=generator) * (1.2 * torch.randn(800, 1, generator=generator)).exp()
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(6, 12), nn.ReLU(), nn.Linear(12, 3)).eval()
+    with torch.no_grad():
+        model[2].weight.mul_(3)
+        labels = torch.multinomial((model(inputs) / 2).softmax(1), 1, generator=generator)[:, 0]
+    pep = pm.fit(model, (inputs, labels), size=4)
+    assert pep.sigma > 0
+    assert pep.search.gain > 0
+    assert pep.search.passes <= 5 * pep.size
+
+
 def test_a_subsample_that_is_far_off_leaves_a_fourth_value_to_find_the_peak():
     """Drawn after a CNN for CIFAR-100: at the subsample's peak all items gained more than twice what it did, and had
     their own peak at one and a half times it. All items of the subsample are alike here, so that a regression on them
