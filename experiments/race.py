@@ -23,9 +23,9 @@ from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
 import peppermill as pm
-from experiments.page.markdown import holm
+from experiments.page.markdown import holm, title_of
 from experiments.resume import Stages, fingerprint, plain, read_result, write_result
-from experiments.settings import ROWS, Machine, arithmetic
+from experiments.settings import Machine, arithmetic
 from experiments.settings import Settings as Table2Settings
 from experiments.table1 import row_pictures, weights_of
 from experiments.table1.imagenet_networks import NETWORKS
@@ -305,13 +305,6 @@ def write_page(folder: Path) -> dict[str, Any]:
     found = {content["network"]: content for content in contents if content}
     PAGE.write_text(page(found), encoding="utf-8")
     return found
-
-
-def title_of(name: str) -> str:
-    """What the page calls a network."""
-    if name in NETWORKS:
-        return NETWORKS[name].title
-    return f"{ROWS[name].title} (Table 2)" if name in ROWS else f"The {name} network"
 
 
 def page(found: dict[str, dict[str, Any]]) -> str:

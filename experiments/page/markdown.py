@@ -1,9 +1,12 @@
-"""Tables in Markdown, and Holm's correction of the p-values in them."""
+"""Tables in Markdown, what they call a network, and Holm's correction of the p-values in them."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from typing import TypeVar
+
+from experiments.settings import ROWS
+from experiments.table1.imagenet_networks import NETWORKS
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -21,3 +24,10 @@ def holm(p_values: Mapping[Key, float]) -> dict[Key, float]:
         largest = max(largest, min(1.0, (len(order) - rank) * p_values[key]))
         found[key] = largest
     return found
+
+
+def title_of(name: str) -> str:
+    """What a page calls a network of Table 1, a row of Table 2, or the demo's."""
+    if name in NETWORKS:
+        return NETWORKS[name].title
+    return f"{ROWS[name].title} (Table 2)" if name in ROWS else f"The {name} network"

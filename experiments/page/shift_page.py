@@ -11,7 +11,7 @@ from scipy import stats
 
 import peppermill as pm
 from experiments.page.drawings import shift_boxes
-from experiments.page.markdown import table
+from experiments.page.markdown import table, title_of
 
 PAGE = Path("docs/shift.md")
 SCORES = {"nll": ("NLL", 1, 3), "brier": ("Brier", 1, 3), "ece": ("ECE %", 100, 1), "error": ("error %", 100, 1)}
@@ -122,16 +122,15 @@ def _unknown(one: dict[str, Any]) -> str:
                 texts = [_cell([each[measure] for each in found], measure == "auroc") for measure in ("auroc", "fpr95")]
                 rows.append([other, method, score, *texts])
     heads = ["unknown images", "method", "score", "AUROC", "FPR95 %"]
-    title = "the embedded network" if one["network"] == "demo" else one["network"]
     count = f", {len(one['models'])} networks" if len(one["models"]) > 1 else ""
-    return f"### {title[0].upper()}{title[1:]}{count}\n\n" + table(heads, rows)
+    return f"### {title_of(one['network'])}{count}\n\n" + table(heads, rows)
 
 
 def _cell(found: list[dict[str, Any]], larger_is_better: bool) -> str:
     unit, digits = (1, 3) if larger_is_better else (100, 1)
     low, high, _ = _interval(found, "difference", "difference interval")
     mark = "" if low <= 0 <= high else " ✓" if (low > 0) == larger_is_better else " ✗"
-    lower, upper, value = _interval(found, "value", "interval")
+    lower, upper, value = np.clip(_interval(found, "value", "interval"), 0, 1)
     return f"{unit * value:.{digits}f} [{unit * lower:.{digits}f}, {unit * upper:.{digits}f}]{mark}"
 
 

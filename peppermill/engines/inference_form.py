@@ -1,4 +1,4 @@
-"""What is called: the network as a function of its weights, traced (`traced_form.py`) or as it is.
+"""What is called: the network as a function of its weights, traced if possible, or as it is.
 
 A network that torch.fx cannot trace whole (it branches on values, takes several inputs, has hooks) is called as it is,
 and so is every network whose traced form gives other outputs on inputs and weights that it was not traced with.

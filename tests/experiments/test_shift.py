@@ -56,7 +56,7 @@ def test_strange_images_are_scored_by_every_method(here: dict[str, Any]) -> None
     assert "mutual information" not in found["mnist"]["network"]
     assert "mutual information" not in found["mnist"]["temperature scaling"]
     assert "mutual information" in found["mnist"]["PEP"]
-    assert "### The embedded network" in Path("docs/shift.md").read_text()
+    assert "### The demo network" in Path("docs/shift.md").read_text()
     assert unknown_images.main(asked)["demo"]["models"][0]["outside"] == found
 
 
