@@ -522,7 +522,7 @@ def opened_by_table2() -> set[str]:
 #: What is allowed today, and the goal: lower the first number whenever the measure falls.
 LIMITS = {
     # The plan has 12,500 lines; since then: nothing wrong or lost 250, the race 900, uncertainty 450, predictions in
-    # parts 550 are planned; results that show themselves, typed options and described arguments are not; 300 over.
+    # parts 550 are planned; results that show themselves, typed options and described arguments are not; 90 over.
     "lines of the wheel": (14738, 14650),
     "files of the wheel": (115, 115),
     "lines of the core": (1757, 1650),  # 172 more: calibrators, views, uncertainty and examples pass through it
