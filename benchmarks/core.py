@@ -13,6 +13,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -34,6 +35,7 @@ CAREFUL = {
 
 
 def main() -> None:
+    warnings.simplefilter("ignore", pm.PepWarning)  # noise does not help networks that nobody trained
     torch.manual_seed(0)
     images, labels = pm.demo.data()[0]
     pictures, classes = torch.randn(500, 3, 32, 32), torch.randint(0, 10, (500,))

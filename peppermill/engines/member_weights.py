@@ -92,10 +92,10 @@ class MemberWeights:
         antithetic = noise.antithetic and not noise.draws
         first, signed = (member - member % 2, -sigma if member % 2 else sigma) if antithetic else (member, sigma)
         with self.lock:
-            direction = self._directions.pop(first, None) or self.perturbation.direction(first)
+            direction = self._directions.pop(first, None)
             until_twin = antithetic and member == first and self._most_bytes > 0
             if until_twin or (not members.keep and self.fits(self.perturbation.size // (1 + antithetic))):
-                self._directions[first] = direction
+                direction = self._directions[first] = direction or self.perturbation.direction(first)
         return self.perturbation.member(signed, first, direction)
 
 
