@@ -3,6 +3,7 @@
 import ast
 import json
 import re
+import time
 from datetime import datetime
 from importlib import import_module
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from benchmarks import document
 from benchmarks import race as simulation
 from benchmarks.catalog import BENCHMARKS
+from benchmarks.core import CAREFUL, care
 from benchmarks.timing import RESULTS, in_turns, ratio, table_section
 
 FOLDER = Path(document.__file__).parent
@@ -91,3 +93,22 @@ def test_where_noise_has_nothing_to_tell_one_pass_is_chosen_and_the_estimate_is_
     found = simulation.measure(*simulation.CASES[case], repetitions=2)
     assert (found["one_pass"], found["inside"]) == (2, 2)
     assert found["loss"] < 0.02
+
+
+def test_every_careful_function_is_in_the_package():
+    """A name that was changed in the package would make care look cheaper than it is."""
+    defined = {
+        node.name
+        for path in (FOLDER.parent / "peppermill").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef))
+    }
+    assert defined >= CAREFUL
+
+
+def test_care_is_the_share_of_the_time_in_careful_functions():
+    def forms_of():
+        time.sleep(0.1)
+
+    assert care(forms_of)["ratio"] > 0.9
+    assert 0.3 < care(lambda: (forms_of(), time.sleep(0.1)))["ratio"] < 0.7

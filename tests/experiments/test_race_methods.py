@@ -41,3 +41,38 @@ def test_seeds_splits_and_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert found["methods"].keys() == {name for name in race.WITHOUT_ADDITIONS if "mirror" not in name}
     assert all(f"| {name} |" in page for name in found["methods"])
     assert "Splits of 200 images: 2; seeds of the noise on the first one: 2." in page
+
+
+@pytest.mark.parametrize(("tuning", "inside"), [(100, 1.0), (10_000, 0.0)])
+def test_an_estimate_is_judged_with_the_errors_of_both_samples(tuning, inside):
+    """Items of 0 and 2 have the standard deviation 1, so 400 of them the error 0.05; 100 tuning items add 0.1."""
+    items = [0.0, 2.0] * 200
+    run = {"nll": 1.0, "ece": 0.0, "error": 0.0, "passes": 1, "items": items}
+    methods = {"temperature scaling": run, "race": run | {"estimate": 1.2, "spent": 3.0}}
+    one = {"split": 0, "seed": 0, "tuning": tuning, "methods": methods, "choice": "race", "numbers": [*range(400)]}
+    assert race.summary([one])["estimate within two standard errors"] == inside
+
+
+def test_the_page_has_one_row_for_each_network_and_stars_where_the_race_differs():
+    """The best one-pass calibrator stands beside temperature scaling, with its name; no mirror image, no number."""
+    scores = {"ece": 0.01, "error": 0.1, "over splits": 0.0, "over seeds": 0.0}
+    nll = {"network": 0.5, "temperature scaling": 0.4, "vector scaling": 0.3, "race": 0.31}
+    content = {
+        "methods": {
+            title: {"nll": value, "passes": 2 if title == "race" else 1, **scores} for title, value in nll.items()
+        },
+        "best one pass": "vector scaling",
+        "paired": {
+            "race - temperature scaling": {"mean": -0.09, "error": 0.01, "p": 1e-9},
+            "race - vector scaling": {"mean": 0.01, "error": 0.01, "p": 0.4},
+        },
+        "choices": {"two": 1, "one": 4},
+        "runs": 5,
+        "spent": 100.0,
+        "estimate within two standard errors": 1.0,
+        "settings": {"splits": 5, "noise_seeds": 1},
+        "provenance": {"command": "race", "commit": "abc"},
+    }
+    text = race.page({"mnist-mlp": content})
+    assert "| MNIST (MLP) (Table 2) | 0.5000 | 0.4000* | 0.3000 (vector) |  | **0.3100** (2.0) |" in text
+    assert "The race chose: one (4 of 5), two (1 of 5)." in text
