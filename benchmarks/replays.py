@@ -160,7 +160,7 @@ def section(found: dict[str, Any]) -> str:
     second = table_section(
         "Finding sigma and T on other items",
         "When sigma and T are searched together: the gain of the best sigma and T over the best T alone, mean over the "
-        "draws, in nats summed over the items; the share of it that the search misses, of which the limit is 5 %; and "
+        "draws, in nats summed over the items; the share of it that the search misses (at most 5 % is the aim); and "
         "the draws in which it misses more than a nat. `python -m benchmarks.replays --over-t`; results/README.md says "
         "where each ran.",
         ("network", "items drawn", "draws", "gain over T", "missed", "more than a nat", "most passes"),
