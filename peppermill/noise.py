@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+
+from peppermill.types import Params
 
 if TYPE_CHECKING:
     from peppermill.types import LawName
@@ -85,26 +87,55 @@ class Noise:
 
     def draw(self, name: str, member: int, like: Tensor) -> Tensor:
         """epsilon_j for the parameter `name`: float32, with the shape and on the device of `like`."""
+        return dict(self.direction(member, {name: like}))[name]
+
+    def direction(self, member: int, like: Params) -> Iterator[tuple[str, Tensor]]:
+        """epsilon_j for each parameter in turn. Small neighbours are drawn together, which launches fewer kernels."""
+        group, held = Params(), 0
+        for name, value in like.items():
+            counters, other_device = -(-value.numel() // 4), any(value.device != one.device for one in group.values())
+            if group and (other_device or held + counters > CHUNK_COUNTERS.get(value.device.type, 0)):
+                yield from self._drawn(member, group)
+                group, held = Params(), 0
+            group[name], held = value, held + counters
+        yield from self._drawn(member, group)
+
+    def _drawn(self, member: int, group: Params) -> Iterator[tuple[str, Tensor]]:
+        """epsilon_j for arrays that take one chunk of counters together, or for one larger array."""
         member = self.draws[member] if self.draws else member
         sign, stream = ((-1.0) ** member, member // 2) if self.antithetic else (1.0, member)
-        digest = hashlib.sha256(f"peppermill noise 1\n{self.seed}\n{name}".encode()).digest()
-        key = int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:8], "little")
-        device = like.device if like.device.type in CHUNK_COUNTERS else torch.device("cpu")
-        chunk, counters = CHUNK_COUNTERS[device.type], -(-like.numel() // 4)
-        numbers = torch.empty(like.numel(), dtype=torch.float32, device=device)
-        for start in range(0, counters, chunk):
-            words = philox(torch.arange(start, min(start + chunk, counters), device=device), stream, key)
-            part = numbers[4 * start : 4 * (start + chunk)]
-            part.copy_(torch.stack(LAWS[self.law].numbers(words), dim=1).flatten()[: len(part)])
-        epsilon = numbers.mul_(sign).view(like.shape).to(like.device)
-        factors = dict(self.scales).get(name)
-        if factors:
-            epsilon *= epsilon.new_tensor(factors).view(-1, *(1,) * (epsilon.ndim - 1)) if epsilon.ndim else factors[0]
-        return epsilon
+        digests = [hashlib.sha256(f"peppermill noise 1\n{self.seed}\n{name}".encode()).digest() for name in group]
+        keys: list[Any] = [(int.from_bytes(one[:4], "little"), int.from_bytes(one[4:8], "little")) for one in digests]
+        own = next(iter(group.values())).device
+        device = own if own.type in CHUNK_COUNTERS else torch.device("cpu")
+        counts = [-(-value.numel() // 4) for value in group.values()]
+        total, chunk, pairs = sum(counts), CHUNK_COUNTERS[device.type], list(zip(counts, keys, strict=True))
+        numbers = torch.empty(4 * total, dtype=torch.float32, device=device)
+        for start in range(0, total, chunk):
+            counters, key = torch.arange(start, min(start + chunk, total), device=device), keys[0]
+            if len(group) > 1:
+                counters = torch.cat([torch.arange(count, device=device) for count in counts])
+                each = [[torch.full((n,), one[k], device=device) for n, one in pairs] for k in (0, 1)]
+                key = torch.cat(each[0]), torch.cat(each[1])
+            words = philox(counters, stream, key)
+            numbers[4 * start : 4 * (start + chunk)] = torch.stack(LAWS[self.law].numbers(words), dim=1).flatten()
+        numbers.mul_(sign)
+        for (name, value), part in zip(
+            group.items(), torch.split(numbers, [4 * count for count in counts]), strict=True
+        ):
+            epsilon = part[: value.numel()].view(value.shape).to(value.device)
+            factors = dict(self.scales).get(name)
+            if factors:
+                sized = epsilon.new_tensor(factors).view(-1, *(1,) * (epsilon.ndim - 1))
+                epsilon *= sized if epsilon.ndim else factors[0]
+            yield name, epsilon
 
 
-def philox(counters: Tensor, stream: int, key: tuple[int, int]) -> Words:
-    """Philox4x32-10 of the 128-bit counters stream * 2^64 + counter: four 32-bit words each, held in int64."""
+def philox(counters: Tensor, stream: int, key: Sequence[Any]) -> Words:
+    """Philox4x32-10 of the 128-bit counters stream * 2^64 + counter: four 32-bit words each, held in int64.
+
+    The key is two words for all counters, or two tensors with the words of each.
+    """
     a, b = counters & WORD_MASK, counters >> 32 & WORD_MASK
     c, d = torch.full_like(counters, stream & WORD_MASK), torch.full_like(counters, stream >> 32)
     low, high = key

@@ -39,7 +39,7 @@ class Perturbation:
 
     def direction(self, member: int) -> Params:
         """epsilon_j, in float32."""
-        return {name: self.noise.draw(name, member, value) for name, value in self.center.items()}
+        return dict(self.noise.direction(member, self.center))
 
     def member(self, sigma: float, member: int, direction: Params | None = None) -> Params:
         """theta_j; theta* itself if sigma is 0. `direction` is epsilon_j, if it was drawn before.
@@ -49,8 +49,8 @@ class Perturbation:
         if sigma == 0:
             return dict(self.center)
         params = {}
-        for name, value in self.center.items():
-            epsilon = direction[name] if direction else self.noise.draw(name, member, value)
+        for name, epsilon in direction.items() if direction else self.noise.direction(member, self.center):
+            value = self.center[name]
             wide = epsilon.to(torch.promote_types(value.dtype, torch.float32))
             params[name] = (sigma * wide + value).to(value.dtype)
         return params

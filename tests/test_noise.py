@@ -188,6 +188,21 @@ def test_a_large_parameter_is_drawn_in_several_chunks_without_a_seam():
     assert len(found) == 2 * chunk + 9
 
 
+def test_arrays_that_are_drawn_together_have_the_noise_that_each_has_alone():
+    """Sizes that do not fill whole counters, one beyond a chunk, an empty one, a single number, another device."""
+    shapes = {"a": (3,), "b": (4, 5), "large": (2**17 + 5,), "c": (1, 7), "empty": (0,), "scalar": (), "d": (2**16,)}
+    like = {name: torch.empty(shape) for name, shape in shapes.items()} | {"meta": torch.empty(6, device="meta")}
+    noise = Noise(seed=5, scales=(("b", (2.0,)), ("c", (0.5,))))
+    for member in (2, 3):
+        together = dict(noise.direction(member, like))
+        assert list(together) == list(like)
+        for name, value in like.items():
+            alone = noise.draw(name, member, value)
+            assert together[name].device == value.device
+            assert together[name].shape == value.shape
+            assert value.is_meta or torch.equal(together[name], alone)
+
+
 def test_a_number_depends_on_its_position_and_not_on_the_shape():
     assert torch.equal(draw(shape=(4, 6)).flatten(), draw(shape=(100,))[:24])
 

@@ -143,8 +143,8 @@ def minibatch_log_likelihood(
     members: list[Params] = []
     for pair in range(step * PAIRS, (step + 1) * PAIRS):
         members += [dict(fixed), dict(fixed)]
-        for name, value in center.items():
-            direction = noise.draw(name, FIRST_DRAW + 2 * pair, value)
+        for name, direction in noise.direction(FIRST_DRAW + 2 * pair, center):
+            value = center[name]
             change = (sigma * logs[name].exp()).view(-1, *(1,) * (value.ndim - 1)) * direction
             for params, signed in zip(members[-2:], (change, -change), strict=True):
                 params[name] = (value + signed).view(value.shape).to(value.dtype)
