@@ -1,6 +1,6 @@
 """The networks of Table 1 and their neighbours: how each is built from a file of weights, and how images are prepared.
 
-ResNet50 has a twin in plain torch, which is used when its weights are a safetensors file.
+ResNet50 and MobileNet have twins in plain torch, which are used when their weights are a safetensors file.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from experiments.table1.cifar_resnet import cifar_resnet_from, torch_optim_network
+from experiments.table1.mobilenet import mobilenet_from
 from experiments.table1.resnet50 import resnet50_from
 
 
@@ -78,6 +79,12 @@ def resnet50(weights: Path | None) -> Any:
     return resnet50_from(weights) if torch_file and weights else keras_network("ResNet50", weights)
 
 
+def mobilenet(weights: Path | None) -> Any:
+    """The torch twin if the weights are a safetensors file, Keras' own network otherwise."""
+    torch_file = weights is not None and weights.suffix == ".safetensors"
+    return mobilenet_from(weights) if torch_file and weights else keras_network("MobileNet", weights, alpha=0.25)
+
+
 def efficientnet_lite(number: int, weights: Path | None) -> Any:
     """EfficientNet-Lite0, 1 or 2 as its package makes it; Lite0 with the weights of the package beside it."""
     try:
@@ -132,9 +139,7 @@ NETWORKS: dict[str, Network] = {
     "VGG16": Network("VGG16", partial(keras_network, "VGG16"), CAFFE),
     "VGG19": Network("VGG19", partial(keras_network, "VGG19"), CAFFE),
     "MobileNetV2": Network("MobileNetV2", mobilenet_v2, TORCH, sigmas=()),
-    "MobileNet-0.25": Network(
-        "MobileNet, α = 0.25", partial(keras_network, "MobileNet", alpha=0.25), TENSORFLOW, sigmas=()
-    ),
+    "MobileNet-0.25": Network("MobileNet, α = 0.25", mobilenet, TENSORFLOW, sigmas=()),
     "EfficientNetLite0": Network("EfficientNet-Lite0", partial(efficientnet_lite, 0), LITE, sigmas=()),
     "EfficientNetLite1": Network("EfficientNet-Lite1", partial(efficientnet_lite, 1), LITE, 272, 240, sigmas=()),
     "EfficientNetLite2": Network("EfficientNet-Lite2", partial(efficientnet_lite, 2), LITE, 292, 260, sigmas=()),

@@ -1,4 +1,4 @@
-"""The networks of Table 1: the torch twin against Keras' own, weights of TensorFlow.js, and published ResNets."""
+"""The networks of Table 1: the torch twins against Keras' own, weights of TensorFlow.js, and published ResNets."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save
 
-from experiments.table1 import imagenet_networks, resnet50
+from experiments.table1 import imagenet_networks, mobilenet, resnet50
 from experiments.table1.cifar_resnet import CifarResNet, cifar_resnet_from
 from experiments.table1.imagenet_networks import CAFFE, NETWORKS, TENSORFLOW, TORCH, network_named
 from experiments.table1.resnet50 import read_layers_model
@@ -44,6 +45,55 @@ def test_the_twin_gives_what_keras_gives(tmp_path: Path) -> None:
         found = resnet50.resnet50_from(path)(images)
     assert found.std() > 0.1
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4 * float(expected.abs().max()))
+
+
+@pytest.mark.slow
+def test_the_twin_of_mobilenet_gives_what_keras_gives(tmp_path: Path) -> None:
+    """One .h5 file in the layout and with the names of Keras 2, every array random: Keras reads it, we convert it."""
+    keras, h5py = pytest.importorskip("keras"), pytest.importorskip("h5py")
+    shape: dict[str, Any] = {"alpha": 0.25, "classes": 10, "input_shape": (64, 64, 3)}
+    generator = np.random.default_rng(0)
+    with h5py.File(tmp_path / "keras.h5", "w") as file:
+        layers = keras.applications.MobileNet(weights=None, **shape).layers
+        file.attrs["layer_names"] = [layer.name.encode() for layer in layers]
+        for layer in layers:
+            kinds = {variable.path.split("/")[-1]: variable.shape for variable in layer.weights}
+            single = layer.name.startswith("conv_dw") and "kernel" in kinds
+            names = [f"{layer.name}/{'depthwise_' if single else ''}{kind}:0" for kind in kinds]
+            group = file.create_group(layer.name)
+            group.attrs["weight_names"] = [name.encode() for name in names]
+            for name, (kind, size) in zip(names, kinds.items(), strict=True):
+                random = generator.normal(size=size)
+                if kind == "kernel":
+                    random *= (2 / (9 if single else np.prod(size[:-1]))) ** 0.5
+                elif kind in ("gamma", "moving_variance"):
+                    random = 0.5 + abs(random)
+                else:
+                    random *= 0.5
+                group[name] = random.astype(np.float32)
+    mobilenet.convert(tmp_path / "keras.h5", tmp_path / "ours.safetensors")
+    keras_model = imagenet_networks.keras_network("MobileNet", tmp_path / "keras.h5", **shape)
+    ours = NETWORKS["MobileNet-0.25"].build(tmp_path / "ours.safetensors")
+    assert isinstance(ours, mobilenet.MobileNet)
+    images = torch.rand(3, 3, 64, 64, generator=torch.Generator().manual_seed(1)) * 2 - 1
+    with torch.no_grad():
+        expected = keras_model(images.permute(0, 2, 3, 1), training=False)
+        found = ours(images)
+        traced = torch.fx.symbolic_trace(ours)(images)
+    assert found.std() > 0.1
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    assert torch.equal(traced, found)
+
+
+def test_the_twin_of_mobilenet_has_the_published_number_of_parameters() -> None:
+    """0.5 million with alpha = 0.25 (Howard et al., Table 6); counted here by hand."""
+    inputs, by_hand = 8, 27 * 8 + 2 * 8
+    for outputs in (16, 32, 32, 64, 64, 128, 128, 128, 128, 128, 128, 256, 256):
+        by_hand += 9 * inputs + 2 * inputs + inputs * outputs + 2 * outputs
+        inputs = outputs
+    with torch.device("meta"):
+        model = mobilenet.MobileNet(1000)
+    assert sum(value.numel() for value in model.parameters()) == by_hand + 256 * 1000 + 1000 == 470_072
 
 
 def test_the_twin_has_53_convolution_kernels_with_the_papers_weights() -> None:
@@ -90,6 +140,23 @@ def test_the_names_of_both_versions_of_keras_are_known(keras_name: str, ours: st
     assert resnet50.torch_name(keras_name) == ours
     with torch.device("meta"):
         assert ours in resnet50.ResNet50(2).state_dict()
+
+
+@pytest.mark.parametrize(
+    ("keras_name", "ours"),
+    [
+        ("conv1/conv1/kernel:0", "conv1.weight"),
+        ("mobilenet_0.25_224/conv1_bn/beta", "conv1_bn.bias"),
+        ("conv_dw_12/conv_dw_12/depthwise_kernel:0", "block12.conv_dw.weight"),
+        ("conv_dw_2/kernel", "block2.conv_dw.weight"),
+        ("conv_pw_13_bn/moving_variance", "block13.bn_pw.running_var"),
+        ("conv_preds/bias", "conv_preds.bias"),
+    ],
+)
+def test_the_names_of_mobilenet_are_known_in_both_versions_of_keras(keras_name: str, ours: str) -> None:
+    assert mobilenet.torch_name(keras_name) == ours
+    with torch.device("meta"):
+        assert ours in mobilenet.MobileNet(2).state_dict()
 
 
 def write_model(folder: Path, arrays: dict[str, np.ndarray], cut: int, **changes: Any) -> Path:
@@ -154,6 +221,15 @@ def test_weights_of_another_network_are_refused(tmp_path: Path) -> None:
     path.write_bytes(b"not weights")
     with pytest.raises(ValueError, match="is not a safetensors file, or it is truncated"):
         resnet50.resnet50_from(path)
+    with pytest.raises(ValueError, match="is not a safetensors file, or it is truncated"):
+        mobilenet.mobilenet_from(path)
+    state = {name: value for name, value in mobilenet.MobileNet(10).state_dict().items() if "tracked" not in name}
+    for changed in ({"conv1.weight": torch.zeros(32, 3, 3, 3)}, {"conv2.weight": torch.zeros(1)}):
+        path.write_bytes(save(state | changed))
+        with pytest.raises(ValueError, match=rf"MobileNet with alpha = 0\.25 \({next(iter(changed))} \.\.\."):
+            mobilenet.mobilenet_from(path)
+    with pytest.raises(ValueError, match="is no array of a MobileNet: it ends in scale"):
+        mobilenet.torch_name("conv1/scale")
     torch.save({"state_dict": CifarResNet(20).state_dict()}, tmp_path / "resnet20.th")
     with pytest.raises(ValueError, match="does not hold the weights of a ResNet-56 for CIFAR-10"):
         cifar_resnet_from(tmp_path / "resnet20.th", 56)
