@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +19,9 @@ import peppermill as pm
 from experiments import shift, unknown_images
 from experiments.image_sets import read_image_set
 from experiments.page.shift_page import page_of, write_page
+from experiments.resume import fingerprint
 from experiments.table1.cifar_resnet import CifarResNet
+from experiments.table1.imagenet_networks import NETWORKS
 from experiments.unknown_images import intervals
 from tests.experiments.conftest import drawn, write_idx
 
@@ -113,27 +118,100 @@ def test_the_page_is_that_of_the_results(tmp_path: Path) -> None:
 def test_an_absent_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "imagecorruptions", None)
     with pytest.raises(ImportError, match=r"`shift` needs imagecorruptions .*pip install imagecorruptions==1\.1\.2"):
-        shift.corruptions()
+        shift.corrupt(torch.zeros(1, 3, 32, 32, dtype=torch.uint8), "fog", 1)
+
+
+def test_the_names_are_those_of_the_package() -> None:
+    package = pytest.importorskip("imagecorruptions")
+    assert tuple(package.get_corruption_names()) == shift.CORRUPTIONS
+
+
+def silent(text: str) -> None:
+    """Nothing is printed."""
+
+
+@pytest.fixture
+def small_run(data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> shift.Settings:
+    """One corruption of 30 images, for random weights."""
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    torch.save({"state_dict": CifarResNet(20).state_dict()}, tmp_path / "ResNet20-CIFAR10.th")
+    return shift.Settings(
+        data=data_folder, out=tmp_path / "results", checkpoints=tmp_path / "work", weights=tmp_path, say=silent,
+        networks=("ResNet20-CIFAR10",), corruptions=("contrast",), severities=(1,), tuning=60, images=30, size=2,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def kept(small_run: shift.Settings) -> Path:
+    """A file of that run's images, inverted: no package makes such images, so whoever has them has read the file."""
+    pixels = read_image_set("cifar10", small_run.data).test[0][60:90]
+    path = small_run.checkpoints / "corrupted" / "contrast-1.npz"
+    path.parent.mkdir(parents=True)
+    made_of = {"clean": fingerprint(pixels), "corruption": "contrast", "severity": 1, "images": 30}
+    np.savez_compressed(path, images=(255 - pixels).numpy(), made_of=np.array(json.dumps(made_of)))
+    return path
+
+
+def test_images_that_were_kept_are_read(small_run: shift.Settings, kept: Path) -> None:
+    pixels = read_image_set("cifar10", small_run.data).test[0][60:90]
+    assert torch.equal(shift.corrupted(pixels, kept.parent, silent, "contrast", 1), 255 - pixels)
 
 
 @pytest.mark.slow
-def test_a_tiny_run_under_every_corruption(data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """15 corruptions change the images, twice in the same way."""
+def test_a_run_with_images_that_were_kept_needs_no_package(
+    small_run: shift.Settings, kept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The network's NLL under the corruption is that of the images in the file, by a plain loop."""
+    monkeypatch.setitem(sys.modules, "imagecorruptions", None)
+    found = shift.main(small_run)["ResNet20-CIFAR10"]["cells"]
+    assert set(found) == {"none 0", "contrast 1"}
+    pixels, labels = (part[60:90] for part in read_image_set("cifar10", small_run.data).test)
+    network = NETWORKS["ResNet20-CIFAR10"]
+    model = network.build(small_run.weights / "ResNet20-CIFAR10.th")  # type: ignore[operator]
+    for cell, images in (("none 0", pixels), ("contrast 1", 255 - pixels)):
+        with torch.no_grad():
+            expected = torch.nn.functional.cross_entropy(model(network.prepare(images)), labels)
+        assert found[cell]["network"]["nll"] == pytest.approx(float(expected), rel=1e-5)
+
+
+@pytest.mark.parametrize("changes", [{"tuning": 61}, {"images": 29}, {"severities": (1, 2)}])
+def test_images_of_another_run_are_refused_before_anything_is_tuned(
+    small_run: shift.Settings, kept: Path, changes: dict[str, Any]
+) -> None:
+    if "severities" in changes:  # the file of severity 1 under the name of severity 2
+        shutil.copy(kept, kept.with_name("contrast-2.npz"))
+    said: list[str] = []
+    with pytest.raises(ValueError, match=r"contrast-\d\.npz was made from other images"):
+        shift.main(replace(small_run, say=said.append, **changes))
+    assert said == []
+
+
+def test_a_damaged_file_of_images_is_named(small_run: shift.Settings, kept: Path) -> None:
+    whole = kept.read_bytes()
+    for damaged in (b"", whole[: len(whole) // 2], whole[:400] + bytes(200) + whole[600:]):
+        kept.write_bytes(damaged)
+        with pytest.raises(ValueError, match=r"contrast-1\.npz is damaged .*: delete it to make it again"):
+            shift.main(small_run)
+    np.savez_compressed(kept, images=np.zeros(3, np.uint8))
+    with pytest.raises(ValueError, match=r"contrast-1\.npz is damaged"):
+        shift.main(small_run)
+
+
+@pytest.mark.slow
+def test_a_tiny_run_under_every_corruption(small_run: shift.Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """15 corruptions change the images, twice in the same way; the run keeps them, and reads them later."""
     pytest.importorskip("imagecorruptions")
-    monkeypatch.chdir(tmp_path)
-    corrupt, names = shift.corruptions()
-    images = read_image_set("cifar10", data_folder).test[0][:3]
-    assert len(names) == 15
-    for name in names:
-        changed = corrupt(images, name, 3)
-        assert changed.shape == images.shape
-        assert not torch.equal(changed, images)
-        assert torch.equal(changed, corrupt(images, name, 3))
-    torch.manual_seed(0)
-    torch.save({"state_dict": CifarResNet(20).state_dict()}, tmp_path / "ResNet20-CIFAR10.th")
-    found = shift.main(shift.Settings(
-        data=data_folder, out=tmp_path / "results", checkpoints=tmp_path / "work", weights=tmp_path, say=str,
-        networks=("ResNet20-CIFAR10",), corruptions=("contrast",), severities=(1,), tuning=60, images=30, size=2,
-    ))["ResNet20-CIFAR10"]  # fmt: skip
+    images = read_image_set("cifar10", small_run.data).test[0]
+    for name in shift.CORRUPTIONS:
+        changed = shift.corrupt(images[:3], name, 3)
+        assert changed.shape == images[:3].shape
+        assert not torch.equal(changed, images[:3])
+        assert torch.equal(changed, shift.corrupt(images[:3], name, 3))
+    found = shift.main(small_run)["ResNet20-CIFAR10"]
     assert set(found["cells"]) == {"none 0", "contrast 1"}
     assert found["cells"]["none 0"]["network"]["nll"] != found["cells"]["contrast 1"]["network"]["nll"]
+    assert [path.name for path in (small_run.checkpoints / "corrupted").iterdir()] == ["contrast-1.npz"]
+    made = shift.corrupt(images[60:90], "contrast", 1)
+    monkeypatch.setitem(sys.modules, "imagecorruptions", None)
+    assert torch.equal(shift.corrupted(images[60:90], small_run.checkpoints / "corrupted", silent, "contrast", 1), made)
