@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,10 @@ def main(settings: Settings) -> str:
         raise FileNotFoundError(f"there is no folder {settings.results}: name the folder with `--results`.")
     rows = read_table2(settings.results)
     networks = {name: read_result(settings.results / f"table1-{name}.json", table1.KIND) for name in NETWORKS}
-    found = {name: read_result(settings.results / f"{name}.json", one.KIND) for name, one in SINGLE_RESULTS.items()}
+    found: dict[str, Result | None] = {
+        name: read_result(settings.results / f"{name}.json", one.KIND) for name, one in SINGLE_RESULTS.items()
+    }
+    found["ood"] = _with_networks(found["ood"])
     overfitting = settings.results.parent / "curvature" / "overfitting.json"
     figures = {
         f"{name}_on_networks": {
@@ -78,7 +82,7 @@ def main(settings: Settings) -> str:
     environment.filters["command"] = command
     helpers = {"t1": table1_tables, "t2": table2_tables, "titles": ROWS, "panels": figure3.PANELS}
     helpers |= {"place": place, "command": command, "packages": PACKAGES, "networks": NETWORKS}
-    helpers |= {"printed_score": printed_score}
+    helpers |= {"printed_score": printed_score, "estimate": estimate}
     page = environment.from_string(TEMPLATE.read_text()).render(**context, **helpers)
     if settings.pictures:
         for name, draw in _figures(context, settings).items():
@@ -130,6 +134,9 @@ def _figures(context: Mapping[str, Any], settings: Settings) -> dict[str, Callab
         found[f"figure1-{name}"] = lambda row=row: drawings.figure1(row)  # type: ignore[misc]
     for name, row in context["figure2_on_networks"].items():
         found[f"figure2-reliability-{name}"] = lambda row=row: drawings.reliability(row["reliability"])  # type: ignore[misc]
+        if row["corrected"]:
+            classes = CIFAR10_CLASSES if NETWORKS[name].data == "cifar10" else ()
+            found[f"figure2-corrected-{name}"] = partial(drawings.corrected, row, None, classes)
     if context["figure2"]:
         data = ROWS[context["figure2"]["pictures"]["row"]].data
         pixels = read_image_set(data, settings.data).test[0] if settings.data else None
@@ -155,10 +162,16 @@ def _swa_rows(found: Result) -> str:
 def _figure3_rows(found: Result) -> str:
     pairs = ("overfitting and effect", "overfitting and sigma")
     rows = [
-        [one["title"], str(len(one["points"])), *(figure3.interval(one["correlations"][pair]) for pair in pairs)]
-        for one in found["experiments"].values()
+        [
+            experiment["title"],
+            choice,
+            str(len(one["points"])),
+            *(figure3.interval(one["correlations"][pair]) for pair in pairs),
+        ]
+        for experiment in found["experiments"].values()
+        for choice, one in figure3.layer_choices(experiment).items()
     ]
-    return table(["Experiment", "points", "overfitting and PEP effect", "overfitting and σ*"], rows)
+    return table(["Experiment", "perturbed", "points", "overfitting and PEP effect", "overfitting and σ*"], rows)
 
 
 def _noise_rows(found: Result) -> str:
@@ -169,13 +182,46 @@ def _noise_rows(found: Result) -> str:
     return table(["law", "NLL", "σ*"], rows)
 
 
+def _with_networks(found: Result | None) -> Result | None:
+    """A result for out-of-distribution detection; one of version 0.1, with one network, in the form of today."""
+    if not found or "networks" in found:
+        return found
+    methods = {
+        name: one | {"auroc": {"entropy": one["auroc"]}, "fpr95": {"entropy": one["fpr95"]}}
+        for name, one in found["methods"].items()
+    }
+    networks = [{"seed": found["settings"]["seed"], "methods": methods, "provenance": found["provenance"]}]
+    return {**found, "networks": networks, "methods": out_of_distribution.over_networks(networks)}
+
+
 def _ood_rows(found: Result) -> str:
-    heads = ["method", "KL", "printed", "AUROC", "FPR95 %", "NLL, known", "error %, known"]
+    """One table for each method's means, and one for every score."""
+    heads = ["method", "KL", "printed", "NLL, known", "error %, known"]
+    means = [
+        [
+            name,
+            f"{one['kl']:.3f}",
+            str(found["printed"].get(name, "")),
+            f"{one['nll']:.4f}",
+            f"{100 * one['error']:.2f}",
+        ]
+        for name, one in found["methods"].items()
+    ]
     rows = []
     for name, one in found["methods"].items():
-        numbers = [f"{one['auroc']:.4f}", f"{100 * one['fpr95']:.2f}", f"{one['nll']:.4f}", f"{100 * one['error']:.2f}"]
-        rows.append([name, f"{one['kl']:.3f}", str(found["printed"].get(name, "")), *numbers])
-    return table(heads, rows)
+        for score, auroc in one["auroc"].items():
+            itself = (name, score) == ("network", "entropy")
+            change = "" if itself else estimate(one["difference"][score], "+.4f")
+            rows.append([name, score, estimate(auroc, ".4f"), change, estimate(one["fpr95"][score], ".2f", 100)])
+    return table(heads, means) + "\n\n" + table(["method", "score", "AUROC", "AUROC − network's", "FPR95 %"], rows)
+
+
+def estimate(found: Mapping[str, Any], form: str, unit: float = 1) -> str:
+    """A mean and, over several networks, its interval."""
+    mean = f"{unit * found['mean']:{form}}"
+    if found["lower"] is None:
+        return mean
+    return f"{mean} [{unit * found['lower']:{form}}, {unit * found['upper']:{form}}]"
 
 
 #: The tables of the experiments with one result.

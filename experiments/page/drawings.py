@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 import peppermill as pm
-from experiments.figure3 import interval
+from experiments.figure3 import interval, layer_choices
 from experiments.table1.split_methods import TITLES
 
 PALETTE = ("#bbbbbb", "#e69f00", "#f0e442", "#cc79a7", "#0072b2", "#56b4e9", "#009e73")  # Okabe and Ito
@@ -57,36 +57,45 @@ def corrected(content: Mapping[str, Any], images: Tensor | None, names: Sequence
 
 
 def figure3(content: Mapping[str, Any]) -> Any:
-    """(a) NLL over epochs for the first experiment; (b) ... overfitting against the PEP effect, coloured by sigma*."""
+    """NLL over epochs for the first experiment; overfitting against the PEP effect, coloured by sigma*, for all.
+
+    One row of panels for each choice of the layers that are perturbed.
+    """
     import matplotlib
     from matplotlib import pyplot
 
-    experiments = list(content["experiments"].values())
+    experiments = [layer_choices(one) for one in content["experiments"].values()]
+    titles = [one["title"] for one in content["experiments"].values()]
+    choices = [choice for choice in experiments[0] if all(choice in one for one in experiments)]
     style = {"font.size": 8, "axes.spines.top": False, "axes.spines.right": False, "svg.hashsalt": "peppermill"}
     with matplotlib.rc_context(style):
-        count = len(experiments) + 1
-        figure, axes = pyplot.subplots(1, count, figsize=(2.2 * count, 2.3), layout="constrained")
-        points = experiments[0]["points"]
-        epochs = sorted({point["epoch"] for point in points})
-        for key, colour, label in (("test_nll", ORANGE, "baseline"), ("pep_nll", INK, "PEP")):
-            means = [np.mean([point[key] for point in points if point["epoch"] == epoch]) for epoch in epochs]
-            axes[0].plot(epochs, means, color=colour, label=label)
-        axes[0].set(xlabel="epoch", ylabel="test NLL")
-        axes[0].set_title(experiments[0]["title"], fontsize=7.5)
-        axes[0].legend(frameon=False, fontsize=7)
-        for axis, one in zip(axes[1:], experiments, strict=True):
-            overfitting = [point["test_nll"] - point["training_nll"] for point in one["points"]]
-            effect = [point["test_nll"] - point["pep_nll"] for point in one["points"]]
-            drawn = axis.scatter(
-                overfitting, effect, c=[point["sigma"] for point in one["points"]], s=9, cmap="cividis"
-            )
-            bar = figure.colorbar(drawn, ax=axis, shrink=0.8)
-            bar.set_label("σ*", fontsize=8)
-            bar.ax.tick_params(labelsize=7)
-            rho = interval(one["correlations"]["overfitting and effect"], digits=2)
-            axis.set_title(f"{one['title']}\nρ = {rho}", fontsize=7.5)
-            axis.set_xlabel("overfitting")
-        axes[1].set_ylabel("PEP effect")
+        columns = len(experiments) + 1
+        size = (2.2 * columns, 2.3 * len(choices))
+        figure, axes = pyplot.subplots(
+            len(choices), columns, figsize=size, layout="constrained", squeeze=False, sharey="col"
+        )
+        for row, choice in zip(axes, choices, strict=True):
+            points = experiments[0][choice]["points"]
+            epochs = sorted({point["epoch"] for point in points})
+            for key, colour, label in (("test_nll", ORANGE, "baseline"), ("pep_nll", INK, "PEP")):
+                means = [np.mean([point[key] for point in points if point["epoch"] == epoch]) for epoch in epochs]
+                row[0].plot(epochs, means, color=colour, label=label)
+            row[0].set(xlabel="epoch", ylabel="test NLL")
+            row[0].set_title(titles[0] if len(choices) == 1 else f"{titles[0]}\n{choice}", fontsize=7.5)
+            row[0].legend(frameon=False, fontsize=7)
+            for axis, title, experiment in zip(row[1:], titles, experiments, strict=True):
+                one = experiment[choice]
+                overfitting = [point["test_nll"] - point["training_nll"] for point in one["points"]]
+                effect = [point["test_nll"] - point["pep_nll"] for point in one["points"]]
+                sigmas = [point["sigma"] for point in one["points"]]
+                drawn = axis.scatter(overfitting, effect, c=sigmas, s=9, cmap="cividis")
+                bar = figure.colorbar(drawn, ax=axis, shrink=0.8)
+                bar.set_label("σ*", fontsize=8)
+                bar.ax.tick_params(labelsize=7)
+                rho = interval(one["correlations"]["overfitting and effect"], digits=2)
+                axis.set_title(f"{title}\nρ = {rho}", fontsize=7.5)
+                axis.set_xlabel("overfitting")
+            row[1].set_ylabel("PEP effect")
         pyplot.close(figure)  # which still can be saved
     return figure
 

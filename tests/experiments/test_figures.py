@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
+from sklearn.metrics import roc_auc_score
 from torch import Generator, nn
 
+import peppermill as pm
 from experiments import figure1, figure2, figure3, noise_laws, out_of_distribution
 from experiments.image_sets import read_image_set
 from experiments.out_of_distribution import five_classes, shifted_and_mirrored
@@ -56,12 +58,33 @@ def test_figure_3_keeps_every_point_of_every_epoch_and_the_rows_of_a_run_before(
 ) -> None:
     asked = tiny_figure3(data_folder, tmp_path)
     found = figure3.main(asked)["experiments"]["mnist-mlp"]
-    assert [(p["seed"], p["epoch"]) for p in found["points"]] == [(s, e) for e in (1, 2) for s in (17, 18)]
+    for one in figure3.layer_choices(found).values():
+        assert [(p["seed"], p["epoch"]) for p in one["points"]] == [(s, e) for e in (1, 2) for s in (17, 18)]
     both = figure3.main(replace(asked, rows=("cifar10",)))["experiments"]
     assert list(both) == ["cifar10", "mnist-mlp"]
     assert both["mnist-mlp"] == found
     other = figure3.main(replace(asked, size=2))["experiments"]
     assert list(other) == ["mnist-mlp"]  # with other settings they do not belong together
+
+
+@pytest.mark.slow
+def test_figure_3_examines_the_same_networks_with_noise_on_other_layers(data_folder: Path, tmp_path: Path) -> None:
+    """In MNIST (MLP) every kernel but the last is perturbed in Table 2, so that only PEP's numbers differ."""
+    asked = tiny_figure3(data_folder, tmp_path, models=1, epochs=8, items=60)  # so few that noise helps in the end
+    said: list[str] = []
+    found = figure3.main(replace(asked, say=said.append))["experiments"]["mnist-mlp"]
+    assert sum("training loss" in line for line in said) == 8  # one training of eight epochs
+    choices = figure3.layer_choices(found)
+    assert list(choices) == ["every kernel", "layers of Table 2"]
+    for every, some in zip(*(one["points"] for one in choices.values()), strict=True):
+        same = ("seed", "epoch", "training_nll", "test_nll")
+        assert [every[key] for key in same] == [some[key] for key in same]
+    assert every["sigma"] != some["sigma"]
+    assert every["pep_nll"] != some["pep_nll"]
+    for one in choices.values():
+        expected = figure3.correlations([figure3.Point(**point) for point in one["points"]])
+        assert one["correlations"]["overfitting and effect"]["rho"] == expected["overfitting and effect"]["rho"]
+    assert list(figure3.layer_choices({"points": [], "correlations": {}})) == ["every kernel"]  # of version 0.1
 
 
 def test_figure_3_killed_after_an_epoch_continues_there(data_folder: Path, tmp_path: Path) -> None:
@@ -105,24 +128,127 @@ def test_uniform_and_gaussian_noise_are_compared_model_by_model(data_folder: Pat
 
 
 def tiny_ood(folder: Path, out: Path, **changes: Any) -> out_of_distribution.Settings:
-    small: dict[str, Any] = {"depth": 10, "width": 1, "epochs": 2, "batch": 32, "size": 4}
+    small: dict[str, Any] = {"depth": 10, "width": 1, "epochs": 2, "batch": 32, "size": 4, "seeds": (17, 18)}
     return out_of_distribution.Settings(**places(folder, out), **small | changes)
 
 
+METHODS = {"network", "temperature scaling", "PEP", "PEP with temperature"}
+
+
 @pytest.mark.slow
-def test_ood_scores_every_method_and_keeps_its_network(data_folder: Path, tmp_path: Path) -> None:
+def test_ood_run_seed_by_seed_is_only_assembled_at_the_end(data_folder: Path, tmp_path: Path) -> None:
+    """Two runs with a seed each give the numbers of their networks; the run with both trains nothing."""
     said: list[str] = []
     asked = replace(tiny_ood(data_folder, tmp_path), say=said.append)
-    found = out_of_distribution.main(asked)
-    assert set(found["methods"]) == {"network", "temperature scaling", "PEP", "PEP with temperature"}
-    assert found["items"]["inside"] + found["items"]["outside"] == 100
-    assert all(0 <= one["auroc"] <= 1 and one["kl"] >= 0 for one in found["methods"].values())
-    assert "KL(p||q) + KL(q||p)" in found["definition"]
+    alone = [out_of_distribution.main(replace(asked, seeds=(seed,))) for seed in (18, 17)]
     before = len(said)
-    assert out_of_distribution.main(asked)["methods"] == found["methods"]
+    assert sum("training loss" in line for line in said) == 4  # two epochs each
+    found = out_of_distribution.main(asked)
     assert not any("training loss" in line for line in said[before:])
-    with pytest.raises(ValueError, match="`epochs=0` must be at least 1"):
-        tiny_ood(data_folder, tmp_path, epochs=0)
+    assert found["networks"] == [alone[1]["networks"][0], alone[0]["networks"][0]]
+    assert [one["seed"] for one in found["networks"]] == [17, 18]
+    assert found["items"]["inside"] + found["items"]["outside"] == 100
+    assert "KL(p||q) + KL(q||p)" in found["definition"]
+    for one in found["networks"]:
+        assert set(one["methods"]) == METHODS
+        for name, method in one["methods"].items():
+            scores = {"entropy", "confidence"} | ({"mutual information"} if name.startswith("PEP") else set())
+            assert set(method["auroc"]) == set(method["fpr95"]) == scores
+            assert all(0 <= value <= 1 for part in ("auroc", "fpr95") for value in method[part].values())
+    first, second = (one["methods"]["network"] for one in found["networks"])
+    assert first["auroc"] != second["auroc"]  # another seed, another network
+    assert found["methods"]["network"]["nll"] == pytest.approx((first["nll"] + second["nll"]) / 2)
+    assert alone[0]["methods"]["PEP"]["auroc"]["entropy"]["lower"] is None  # one network has no interval
+
+
+@pytest.mark.slow
+def test_ood_killed_in_training_ends_with_the_same_network(
+    data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every epoch is kept here; the second run stops before it keeps its third, and continues from its second."""
+    monkeypatch.setattr(out_of_distribution, "CHECKPOINT_SECONDS", -1.0)
+    asked = tiny_ood(data_folder, tmp_path / "whole", seeds=(17,), epochs=3, precision="float32")
+    whole = out_of_distribution.main(asked)["networks"][0]["methods"]
+    said: list[str] = []
+
+    def say(text: str) -> None:
+        said.append(text)
+        if "epoch  3" in text and sum("epoch  3" in line for line in said) == 1:
+            raise KeyboardInterrupt
+
+    asked = replace(asked, say=say, out=tmp_path / "parts", checkpoints=tmp_path / "parts" / "work")
+    with pytest.raises(KeyboardInterrupt):
+        out_of_distribution.main(asked)
+    parts = out_of_distribution.main(asked)["networks"][0]["methods"]
+    assert [line.split(",")[2].split()[1] for line in said if "training loss" in line] == ["1", "2", "3", "3"]
+    assert parts["network"]["nll"] == pytest.approx(whole["network"]["nll"], rel=1e-5)
+    again = replace(asked, size=2)  # other members: the same network, scored anew
+    assert out_of_distribution.main(again)["networks"][0]["methods"]["network"] == parts["network"]
+    assert sum("training loss" in line for line in said) == 4
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"epochs": 0}, "`epochs=0` must be at least 1"),
+        ({"seeds": ()}, r"`seeds=\(\)` must name one seed or more"),
+        ({"seeds": (17, 17)}, r"`seeds=\(17, 17\)` must name one seed or more, each of them once"),
+    ],
+)
+def test_ood_refuses_settings_without_a_network(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        tiny_ood(tmp_path, tmp_path, **changes)
+
+
+@pytest.mark.parametrize(
+    ("values", "reference"),
+    [
+        ([0.70, 0.75, 0.71], [0.72, 0.76, 0.74]),  # every network is worse with the method
+        ([0.5, 0.5, 0.5], [0.4, 0.5, 0.6]),  # the same AUROC every time: an interval of length 0
+        ([0.8, 0.6], [0.7, 0.7]),  # one degree of freedom
+    ],
+)
+def test_intervals_over_networks_are_those_of_student_and_differences_are_paired(
+    values: list[float], reference: list[float]
+) -> None:
+    """The expected intervals are those of scipy's one-sample t test."""
+
+    def method(auroc: float) -> dict[str, Any]:
+        return {"kl": auroc, "auroc": {"entropy": auroc}, "fpr95": {"entropy": 1 - auroc}}
+
+    networks = [
+        {"methods": {"network": method(bare), "PEP": method(value)}}
+        for value, bare in zip(values, reference, strict=True)
+    ]
+    found = out_of_distribution.over_networks(networks)
+    difference = np.subtract(values, reference)
+    assert found["PEP"]["kl"] == pytest.approx(np.mean(values))
+    for part, sample in (("auroc", values), ("fpr95", np.subtract(1, values)), ("difference", difference)):
+        one = found["PEP"][part]["entropy"]
+        expected = (np.mean(sample), np.mean(sample))
+        if np.ptp(sample):
+            expected = tuple(stats.ttest_1samp(sample, 0).confidence_interval(0.95))
+        assert one["mean"] == pytest.approx(np.mean(sample))
+        assert (one["lower"], one["upper"]) == pytest.approx(expected)
+    assert set(found["network"]["difference"]["entropy"].values()) == {0.0}
+
+
+def test_without_noise_the_mutual_information_tells_nothing(data_folder: Path, tmp_path: Path) -> None:
+    """The members at sigma = 0 are one network: their mutual information is 0 for every image, an AUROC of 1/2."""
+    data = five_classes(tiny_ood(data_folder, tmp_path))
+    network = initialize(WideResNet(5, depth=10, width=1), 17).eval()
+    ensemble = out_of_distribution.detection(pm.PepEnsemble.at_sigma(network, 0.0, size=4), data, 50)
+    alone = out_of_distribution.detection(network, data, 50)
+    assert (ensemble["auroc"].pop("mutual information"), ensemble["fpr95"].pop("mutual information")) == (0.5, 1.0)
+    assert ensemble["auroc"] == pytest.approx(alone["auroc"])
+    log_probs = [network(images).detach().double().log_softmax(1) for images in (data.known[0], data.unknown)]
+    truth = np.repeat([0, 1], [len(one) for one in log_probs])
+    scores = {
+        "entropy": [-(one.exp() * one).sum(1) for one in log_probs],
+        "confidence": [-one.amax(1) for one in log_probs],
+    }
+    for score, pair in scores.items():
+        assert alone["auroc"][score] == pytest.approx(roc_auc_score(truth, torch.cat(pair).numpy()), abs=2e-3)
 
 
 def test_a_wide_resnet_28_10_has_the_published_size() -> None:
@@ -159,8 +285,11 @@ def test_the_five_classes_are_numbered_anew_and_the_others_are_unknown(data_fold
 
 
 def test_shifted_images_are_windows_of_the_padded_image_or_of_its_mirror() -> None:
-    images = torch.rand(6, 3, 8, 8, generator=Generator().manual_seed(0))
+    """Images 4, 0 and 4 again, at both corners and in the middle; the middle is the image itself."""
+    images = torch.rand(6, 3, 8, 10, generator=Generator().manual_seed(0))
     padded = nn.functional.pad(images, (4, 4, 4, 4))
-    for before, after in zip(padded, shifted_and_mirrored(images, Generator().manual_seed(1)), strict=True):
-        windows = [before[:, y : y + 8, x : x + 8] for y in range(9) for x in range(9)]
-        assert any(torch.equal(after, w) or torch.equal(after, w.flip(2)) for w in windows)
+    items, shifts = torch.tensor([4, 0, 4]), torch.tensor([[0, 0], [8, 8], [4, 4]])
+    mirrored = torch.tensor([False, True, False])
+    found = shifted_and_mirrored(padded.movedim(1, 3), items, shifts, mirrored)
+    expected = [padded[4, :, :8, :10], padded[0, :, 8:, 8:].flip(2), images[4]]
+    assert torch.equal(found, torch.stack(expected))

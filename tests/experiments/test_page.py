@@ -9,13 +9,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from scipy import stats
 
 from experiments import figure1, figure2, figure3, noise_laws, out_of_distribution, page, swa_schedules, table2
-from experiments.page import table1_tables, table2_tables
+from experiments.image_sets import read_image_set
+from experiments.page import drawings, table1_tables, table2_tables
 from experiments.page.markdown import holm
 from experiments.printed import COLUMNS, inside, inside_before_rounding, printed
 from experiments.settings import ROWS
+from experiments.table1.cifar_resnet import CifarResNet
+from experiments.table1.imagenet_networks import NETWORKS
 from experiments.table1.split_methods import PAIRS
 from experiments.table2.methods import METHODS
 from tests.experiments.test_figures import places, tiny_figure3, tiny_ood
@@ -165,6 +169,107 @@ def test_every_section_is_written_from_results_of_this_version(data_folder: Path
     for figure in ("figure1", "figure2-reliability", "figure2-corrected", "figure3"):
         assert f"figures/paper-{figure}.svg" in found
         assert (tmp_path / "docs" / "figures" / f"paper-{figure}.svg").read_text().lstrip().startswith("<?xml")
+
+
+@pytest.mark.slow
+def test_figures_1_and_2_of_a_network_of_table_1_are_on_the_page(data_folder: Path, tmp_path: Path) -> None:
+    """A network with random weights. Its drawings, captions and commands are there, those of Table 2 are not."""
+    torch.manual_seed(0)
+    torch.save({"state_dict": CifarResNet(20).state_dict()}, tmp_path / "weights.th")
+    options: dict[str, Any] = {"pretrained": "ResNet20-CIFAR10", "weights": tmp_path / "weights.th", "tuning": 60}
+    options |= {"parameters": "conv", **places(data_folder, tmp_path / "results")}
+    figure1.main(figure1.Settings(**options, size=2, sigmas=(0.01, 0.02)))
+    drawn = figure2.main(figure2.Settings(**options, size=2, bins=10))
+    found = page.main(page.Settings(results=tmp_path / "results", page=tmp_path / "docs" / "paper.md", say=str))
+    first = found[found.index("## Figure 1") : found.index("## Figure 2")]
+    second = found[found.index("## Figure 2") : found.index("## Figure 3")]
+    assert "No results yet: `python -m experiments figure1 --device cuda`" in first
+    assert f"{NETWORKS['ResNet20-CIFAR10'].title}, noise on `conv`, 2 members, 60 tuning images." in first
+    assert "PEP on `conv` with 2 members" in second
+    assert f"{len(read_image_set('cifar10', data_folder).test[1]) - 60} test images" in second
+    assert f"It corrects {drawn['mistakes']['corrected']} mistakes" in second
+    assert "Made by `python -m experiments" in first
+    assert "Made by `python -m experiments" in second
+    names = ["figure1", "figure2-reliability", *(["figure2-corrected"] if drawn["corrected"] else [])]
+    for name in names:
+        assert f"figures/paper-{name}-ResNet20-CIFAR10.svg" in found
+        assert (tmp_path / "docs" / "figures" / f"paper-{name}-ResNet20-CIFAR10.svg").is_file()
+    assert ("figure2-corrected" in second) == bool(drawn["corrected"])
+
+
+MADE = {
+    "versions": {"torch": "2"},
+    "hardware": {"processor": "p", "cores": 2},
+    "time": "2020-12-06T00:00:00",
+    "command": "run",
+}
+
+
+def ood_page(folder: Path, content: dict[str, Any]) -> str:
+    head = {"format": out_of_distribution.KIND, "version": 1, "definition": "KL.", "printed": {"PEP": 0.72}}
+    (folder / "ood.json").write_text(json.dumps(head | content | {"provenance": MADE}))
+    return page.main(page.Settings(results=folder, page=folder / "paper.md", pictures=False, say=str))
+
+
+def ood_methods(**aurocs: float) -> dict[str, Any]:
+    rest = {"kl": 0.5, "nll": 0.16, "error": 0.04}
+    return {
+        name: rest | {"auroc": {"entropy": auroc}, "fpr95": {"entropy": 1 - auroc}} for name, auroc in aurocs.items()
+    }
+
+
+def test_networks_out_of_distribution_have_intervals_and_the_paired_difference(tmp_path: Path) -> None:
+    """Three networks whose AUROC PEP lowers by .01, .02 and .03; scipy's t test gives the interval."""
+    pairs = [(0.75, 0.74), (0.76, 0.74), (0.77, 0.74)]
+    networks = [
+        {"seed": seed, "methods": ood_methods(network=bare, PEP=pep), "provenance": MADE | {"command": f"run {seed}"}}
+        for seed, (bare, pep) in enumerate(pairs, start=17)
+    ]
+    found = ood_page(tmp_path, {"networks": networks, "methods": out_of_distribution.over_networks(networks)})
+    low, high = stats.ttest_1samp([-0.01, -0.02, -0.03], 0).confidence_interval(0.95)
+    shown = f"-0.0200 [{low:+.4f}, {high:+.4f}]"
+    assert f"| PEP | entropy | 0.7400 [0.7400, 0.7400] | {shown} | 26.00 [26.00, 26.00] |" in found
+    assert "| PEP | 0.500 | 0.72 | 0.1600 | 4.00 |" in found
+    assert "Means over 3 networks, trained with seeds 17, 18, 19," in found
+    assert "Made by `run 17`, `run 18`, `run 19`." in found  # each as it was run, whoever collected them
+    assert f"falls from 0.7600 to 0.7400, a difference of {shown} over 3 trained networks" in found
+
+
+@pytest.mark.parametrize(("gains", "disagrees"), [((0.01, 0.02, 0.03), True), ((0.02, 0.021, 0.022), False)])
+def test_pep_disagrees_with_the_paper_out_of_distribution_unless_its_gain_is_sure(
+    tmp_path: Path, gains: tuple[float, ...], disagrees: bool
+) -> None:
+    """Gains of .01, .02 and .03 have an interval from -.0048 to .0448, which contains 0."""
+    networks = [{"seed": 17, "methods": ood_methods(network=0.7, PEP=0.7 + gain), "provenance": MADE} for gain in gains]
+    found = ood_page(tmp_path, {"networks": networks, "methods": out_of_distribution.over_networks(networks)})
+    assert ("Out of distribution PEP does not help" in found) == disagrees
+
+
+def test_a_result_of_version_0_1_out_of_distribution_is_one_network_without_intervals(tmp_path: Path) -> None:
+    methods = {
+        name: {"kl": 0.5, "auroc": auroc, "fpr95": 0.7, "nll": 0.16, "error": 0.04}
+        for name, auroc in (("network", 0.7547), ("PEP", 0.745))
+    }
+    found = ood_page(tmp_path, {"methods": methods, "settings": {"seed": 17}})
+    assert "| network | entropy | 0.7547 |  | 70.00 |" in found
+    assert "| PEP | entropy | 0.7450 | -0.0097 | 70.00 |" in found
+    assert "One network, trained with seed 17." in found
+    assert "a difference of -0.0097 for the only trained network" in found
+
+
+def test_figure_3_has_a_row_of_panels_for_each_choice_of_layers() -> None:
+    """Without the layers of Table 2 (version 0.1) one row, and also if one of the experiments lacks them."""
+    points = [
+        {"seed": 17, "epoch": epoch, "training_nll": 0.1, "test_nll": 0.2 * epoch, "pep_nll": 0.1, "sigma": 0.01}
+        for epoch in (1, 2, 3, 4)
+    ]
+    rho = {"rho": None}
+    one = {"points": points, "correlations": {"overfitting and effect": rho, "overfitting and sigma": rho}}
+    old = {"title": "Old", **one}
+    new = {"title": "New", **one, "table2_layers": one}
+    for experiments, panels in (([old], 2), ([new], 4), ([new, new], 6), ([new, old], 3)):
+        figure = drawings.figure3({"experiments": dict(enumerate(experiments))})
+        assert len([axis for axis in figure.axes if axis.get_label() != "<colorbar>"]) == panels
 
 
 def test_holm_multiplies_by_the_tests_that_are_left() -> None:
