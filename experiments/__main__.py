@@ -16,6 +16,7 @@ from typing import Any
 EXPERIMENTS: dict[str, tuple[str, str]] = {
     "table1": ("experiments.table1", "pre-trained networks on ImageNet's validation images"),
     "images": ("experiments.table1.imagenet", "whether a folder holds the 5,000 validation images of our rows"),
+    "gap": ("experiments.gap", "what explains ResNet50's distance from its printed row of Table 1"),
     "table2": ("experiments.table2", "the networks of the paper, trained as it did, and every method on them"),
     "figure1": ("experiments.figure1", "the log-likelihood of ensemble and members along sigma"),
     "figure2": ("experiments.figure2", "reliability before and after, and the mistakes that PEP corrects"),

@@ -33,11 +33,10 @@ class Settings(Table2Settings):
     imagenet: Path | None = None  # the folder of the validation images
     weights: Path | None = None  # the file of the weights
     tuning: int = 1000  # images of a network of Table 1 that tune
-    batch_size: int = 50
 
     def table1(self) -> table1.Settings:
         """What Table 1 needs of these settings."""
-        shared = ("data", "checkpoints", "device", "precision", "imagenet", "weights", "tuning", "batch_size")
+        shared = ("data", "checkpoints", "device", "precision", "imagenet", "weights", "tuning")
         return table1.Settings(networks=(str(self.pretrained),), **{key: getattr(self, key) for key in shared})
 
 

@@ -7,7 +7,7 @@ images are those with the largest PEP effect on the probability of the correct c
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,7 +17,6 @@ from experiments.figure1 import Settings as Figure1Settings
 from experiments.resume import plain, write_result
 from experiments.settings import arithmetic
 from experiments.table1 import network_and_images
-from experiments.table1.split_methods import ImageBatches
 from experiments.table2.work import Work
 
 KIND = "peppermill figure 2"
@@ -88,11 +87,7 @@ def mistakes_corrected(
     order = torch.where(only, gain, -torch.inf).argsort(descending=True)[: min(shown, int(only.sum()))]
     if not len(order):
         return []
-    if isinstance(test, ImageBatches):
-        chosen: Any = replace(test, items=test.items[order.cpu()])
-    else:
-        chosen = test[0][order], test[1][order]
-    members = pep.member_pass(chosen).member_log_likelihoods.exp()
+    members = pep.member_pass((test[0][order], test[1][order])).member_log_likelihoods.exp()
     return [
         {
             "item": int(item),

@@ -27,7 +27,7 @@ from experiments.page.markdown import holm, title_of
 from experiments.resume import Stages, fingerprint, plain, read_result, write_result
 from experiments.settings import Machine, arithmetic
 from experiments.settings import Settings as Table2Settings
-from experiments.table1 import row_pictures, weights_of
+from experiments.table1 import prepared_images, row_pictures, weights_of
 from experiments.table1.imagenet_networks import NETWORKS
 from experiments.table2.work import Work
 
@@ -52,6 +52,9 @@ class Settings(Machine):
     weights: Path | None = None  # a file, or a folder of files with the networks' names
     tuning_share: float = 0.5  # of the images that tune
     batch_size: int = 500
+    only: int | None = (
+        None  # this split alone, and no result: several processes share the work, and a last one reads it
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,6 +168,8 @@ def main(settings: Settings) -> dict[str, Any]:
         began, each, digest = time.monotonic(), list[dict[str, Any]](), ""
         for split, case in enumerate(cases(name, settings)):
             digest = digest or fingerprint(*case.tuning, *case.test)
+            if settings.only not in (None, split):
+                continue
             stages = Stages(settings.checkpoints / "race", digest)
             for seed in range(settings.noise_seeds) if split == 0 else [split]:
                 made_of = {"passes": settings.passes, "split": fingerprint(case.items), "seed": seed}
@@ -176,6 +181,8 @@ def main(settings: Settings) -> dict[str, Any]:
                 each.append({"split": split, "seed": seed, "tuning": len(case.tuning[1]), **found})
                 shown = ", ".join(f"{m} {v['nll']:.4f}" for m, v in found["methods"].items() if m in SHOWN)
                 settings.say(f"{name}, split {split + 1}, noise {seed + 1}: {shown}; chosen: {found['choice']}")
+        if settings.only is not None:
+            continue
         content = {"network": name, **summary(each), "seconds": time.monotonic() - began, "device": settings.device}
         content |= {"settings": settings.identity(), "data": digest}
         write_result(settings.out / f"race-{name}.json", KIND, content, seed=0)
@@ -189,9 +196,10 @@ WITHOUT_ADDITIONS = (
 SHOWN = ("temperature scaling", "vector scaling", "PEP, T", "PEP by layer, vector", "race")
 
 
-def options_of(settings: Settings) -> dict[str, Any]:
-    """A GPU takes larger batches, and no CUDA graphs: each ensemble predicts once, which does not pay for a capture."""
-    return {"batch_size": settings.batch_size, "engine": "auto" if settings.device == "cpu" else "loop"}
+def options_of(settings: Settings, pixels: int = 0) -> dict[str, Any]:
+    """A GPU takes larger batches; and no CUDA graphs for small images: a capture does not pay for one prediction."""
+    keeps = settings.device == "cpu" or pixels > 100**2
+    return {"batch_size": settings.batch_size, "engine": "auto" if keeps else "loop"}
 
 
 def cases(name: str, settings: Settings) -> Iterator[Case]:
@@ -204,8 +212,7 @@ def cases(name: str, settings: Settings) -> Iterator[Case]:
         network = NETWORKS[name]
         pictures = row_pictures(network, settings)  # type: ignore[arg-type]
         model = network.build(weights_of(name, settings)).to(settings.device)  # type: ignore[arg-type]
-        inputs = torch.cat([network.prepare(part) for part in pictures.pixels.split(1000)]).to(settings.device)
-        yield from halves(model, inputs, pictures.labels.to(settings.device), settings, mirror=True)
+        yield from halves(model, *prepared_images(network, pictures, model, settings), settings, mirror=True)
     else:
         shared = {key: getattr(settings, key) for key in ("data", "checkpoints", "device", "precision")}
         work = Work(name, Table2Settings(rows=(name,), models=settings.splits, **shared))
@@ -222,9 +229,11 @@ def halves(model: Any, inputs: Tensor, labels: Tensor, settings: Settings, mirro
         order = torch.from_numpy(np.random.default_rng(split).permutation(count))
         tuning, test = order.split([int(count * settings.tuning_share), count - int(count * settings.tuning_share)])
         tuning, test = tuning.sort().values, test.sort().values
-        yield Case(
-            model, (inputs[tuning], labels[tuning]), (inputs[test], labels[test]), test, mirror, options_of(settings)
+        parts, options = (
+            [(inputs[part], labels[part]) for part in (tuning, test)],
+            options_of(settings, inputs[0, 0].numel()),
         )
+        yield Case(model, *parts, test, mirror, options)
 
 
 def examine(case: Case, seed: int, first: bool, settings: Settings) -> dict[str, Any]:

@@ -59,8 +59,8 @@ class Machine:
     say: Callable[[str], None] = print
 
     def __post_init__(self) -> None:
-        if self.precision not in ("float32", "tf32", "bfloat16"):
-            raise ValueError(f"`precision={self.precision!r}` must be float32, tf32 or bfloat16.")
+        if self.precision not in ("float32", "tf32", "bfloat16", "float16"):
+            raise ValueError(f"`precision={self.precision!r}` must be float32, tf32, bfloat16 or float16.")
         try:
             usable = torch.device(self.device).type != "cuda" or torch.cuda.is_available()
         except RuntimeError:
@@ -78,7 +78,7 @@ class Machine:
 
 
 NOT_IN_IDENTITY = ("data", "out", "checkpoints", "device", "say", "rows", "models", "learning_rate", "batch_size",
-                   "networks", "imagenet", "labels", "weights")  # fmt: skip
+                   "networks", "imagenet", "labels", "weights", "only")  # fmt: skip
 
 
 @dataclass(frozen=True)

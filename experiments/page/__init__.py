@@ -13,7 +13,7 @@ import jinja2
 import numpy as np
 
 import peppermill as pm
-from experiments import figure1, figure2, figure3, noise_laws, out_of_distribution, swa_schedules, table1, table2
+from experiments import figure1, figure2, figure3, gap, noise_laws, out_of_distribution, swa_schedules, table1, table2
 from experiments.image_sets import read_image_set
 from experiments.page import drawings, table1_tables, table2_tables
 from experiments.page.markdown import table
@@ -34,6 +34,7 @@ SINGLE_RESULTS: dict[str, Any] = {
     "figure3": figure3,
     "noise": noise_laws,
     "ood": out_of_distribution,
+    "gap-ResNet50": gap,
 }
 
 Result = Mapping[str, Any]
@@ -67,6 +68,7 @@ def main(settings: Settings) -> str:
         for name in ("figure1", "figure2")
     }
     context: dict[str, Any] = {
+        "gap": found.pop("gap-ResNet50"),
         **{name: {key: row for key, row in rows.items() if row} for name, rows in figures.items()},
         "overfitting": json.loads(overfitting.read_text())["overfitting"] if overfitting.is_file() else None,
         "table1": {name: row for name, row in networks.items() if row},

@@ -97,6 +97,36 @@ def estimate(found: Any) -> Mapping[str, float]:
     return first
 
 
+def gap_table(found: Mapping[str, Any]) -> str:
+    """One change at a time: the network's error and NLL, and what temperature scaling and PEP change."""
+    heads = ["changed", "error %", "NLL", "TS", "PEP", "σ* × 10³", "of the gap"]
+    lines = []
+    for row in found["rows"]:
+        changes = f"{row['temperature']:+.4f}", f"{row['pep']:+.4f} ± {row['pep_error']:.4f}"
+        share = f"{100 * row['share']:.0f} %" if row is not found["rows"][0] else ""
+        lines.append(
+            [
+                row["name"],
+                f"{100 * row['error']:.2f}",
+                f"{row['nll']:.4f}",
+                *changes,
+                f"{1000 * row['sigma']:.2f}",
+                share,
+            ]
+        )
+    name = found["network"]
+    theirs = [printed_score(name, "nll", column) for column in ("network", "temperature", "pep")]
+    printed = [f"{printed_score(name, 'error', 'network'):.2f}", f"{theirs[0]:.3f}"]
+    printed += [f"{other - theirs[0]:+.3f}" for other in theirs[1:]]
+    return table(heads, [*lines, ["*printed*", *printed, f"{1000 * printed_fit(name)[1]:.2f}", "100 %"]])
+
+
+def most_of_the_gap(found: Mapping[str, Any]) -> str:
+    """The change that brings our gain nearest to the printed one."""
+    best = max(found["rows"][1:], key=lambda row: float(row["share"]))
+    return f"{best['name']} ({100 * best['share']:.0f} %)"
+
+
 def seeds_of(row: Mapping[str, Any]) -> int:
     """The number of seeds of the noise."""
     return len(_values(row, "pep", "nll"))

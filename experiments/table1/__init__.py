@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 import peppermill as pm
 from experiments.image_sets import read_image_set
@@ -21,10 +22,10 @@ from experiments.settings import Machine, arithmetic
 from experiments.table1.imagenet import Pictures, listing, pictures
 from experiments.table1.imagenet_networks import NETWORKS, Network, network_named
 from experiments.table1.packages import PACKAGES, packaged_weights
-from experiments.table1.split_methods import METHODS, PAIRS, SCORES, ImageBatches, examine, mixed, passes_of, splits_of
+from experiments.table1.split_methods import METHODS, PAIRS, SCORES, examine, mixed, passes_of, splits_of
 
 KIND = "peppermill table 1"
-GRID_STEPS, GRID_REACH = 9, 1.5  # of a grid without printed values, beyond the larger sigma that `pm.fit` finds
+GRID_STEPS, GRID_REACH = 7, 1.5  # of a grid without printed values, beyond the larger sigma that `pm.fit` finds
 SMALLEST_REACH = 0.03  # of that grid, in units of the root mean square of the perturbed weights
 
 
@@ -32,7 +33,7 @@ SMALLEST_REACH = 0.03  # of that grid, in units of the root mean square of the p
 class Settings(Machine):
     """What to run."""
 
-    precision: str = "float32"  # of products on a GPU: float32 or tf32
+    precision: str = "float32"  # of products on a GPU: float32 or tf32; or float16, for the members alone
     networks: tuple[str, ...] = tuple(NETWORKS)[:6]  # Section 3.1
     imagenet: Path | None = None  # the folder of the validation images
     labels: Path | None = None  # their classes, if the folder is flat
@@ -46,12 +47,16 @@ class Settings(Machine):
     parameters: str = "conv"  # Section 3.1: the weights of all convolutional layers
     bins: int = 10  # the authors' scripts
     minimum_count: int = 21  # the authors' scripts: bins of 20 images or fewer are dropped
-    batch_size: int = 50
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.noise_seeds < 1:
             raise ValueError(f"`noise_seeds={self.noise_seeds}` must be at least 1.")
+
+    @property
+    def engine(self) -> Any:
+        """How the members run."""
+        return "auto:float16" if self.precision == "float16" else "auto"
 
 
 def main(settings: Settings) -> dict[str, Any]:
@@ -81,20 +86,15 @@ def network_row(name: str, network: Network, settings: Settings) -> dict[str, An
     began, stages = time.monotonic(), Stages(settings.checkpoints / "table1", data.digest)
     identity = {**made_of, "settings": {k: v for k, v in settings.identity().items() if k != "noise_seeds"}}
 
-    def batches(items: torch.Tensor) -> ImageBatches:
-        last = type(model).__module__.startswith("keras")
-        return ImageBatches(
-            data.pixels, data.labels, items, network.prepare, settings.device, settings.batch_size, last
-        )
-
     with arithmetic(settings.precision), warnings.catch_warnings():
         warnings.simplefilter("ignore", pm.PepWarning)  # a best sigma of 0, or at an end, is a number of the table
-        every = batches(torch.arange(len(data.labels)))
-        bare = pm.predict(model, every).log_probs.float().cpu()
+        every = prepared_images(network, data, model, settings)
+        bare = pm.predict(model, every).log_probs.float()
         if network.sigmas:
             grid = network.sigmas
         else:
-            found = pm.fit(model, batches(splits[0][0]), parameters=settings.parameters, temperature=True)
+            first = every[0][splits[0][0]], every[1][splits[0][0]]
+            found = pm.fit(model, first, parameters=settings.parameters, temperature=True)
             largest = GRID_REACH * max(found.sigma, found.without_temperature().sigma)
             largest = max(largest, SMALLEST_REACH * found.perturbation.scale())
             grid = tuple(largest * step / GRID_STEPS for step in range(1, GRID_STEPS + 1))
@@ -146,16 +146,23 @@ def network_row(name: str, network: Network, settings: Settings) -> dict[str, An
     return write_result(path, KIND, content, 0)
 
 
-def network_and_images(name: str, settings: Settings) -> tuple[Any, ImageBatches, ImageBatches]:
-    """A network of the table, the images that tune on its first split, and those that test."""
+def network_and_images(name: str, settings: Settings) -> tuple[Any, Any, Any]:
+    """A network of the table, the images that tune on its first split, and those that test, each with their classes."""
     network = network_named(name)
     data, model = row_pictures(network, settings), network.build(weights_of(name, settings)).to(settings.device)
-    last = type(model).__module__.startswith("keras")
-    parts = [
-        ImageBatches(data.pixels, data.labels, items, network.prepare, settings.device, settings.batch_size, last)
-        for items in splits_of(len(data.labels), settings.tuning, 1)[0]
-    ]
-    return model, parts[0], parts[1]
+    inputs, labels = prepared_images(network, data, model, settings)
+    tuning, test = splits_of(len(data.labels), settings.tuning, 1)[0]
+    return model, (inputs[tuning], labels[tuning]), (inputs[test], labels[test])
+
+
+def prepared_images(network: Network, data: Pictures, model: Any, settings: Any) -> tuple[Tensor, Tensor]:
+    """All images as the network takes them, and their classes, on the device: every pass reads them there."""
+    last = type(model).__module__.startswith("keras")  # Keras' order of dimensions
+    parts = []
+    for pixels in data.pixels.split(500):
+        inputs = network.prepare(pixels.to(settings.device))
+        parts.append(inputs.movedim(1, 3).contiguous() if last else inputs)
+    return torch.cat(parts), data.labels.to(settings.device)
 
 
 def _of_seeds(each: list[dict[str, Any]], method: str, score: str) -> list[list[float]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import io
 import os
 import re
 from collections.abc import Callable
@@ -64,9 +65,12 @@ def listing(folder: Path, classes: int, label_file: Path | None = None) -> Listi
     return Listing(*(tuple(column) for column in zip(*found, strict=True)))
 
 
-def pictures(source: Listing, short: int, crop: int, cache: Path, say: Callable[[str], None]) -> Pictures:
-    """The listed images, prepared; decoded once and kept in `cache`."""
-    digest = hashlib.sha256(f"{source.digest} {short} {crop}".encode()).hexdigest()[:16]
+def pictures(
+    source: Listing, short: int, crop: int, cache: Path, say: Callable[[str], None], way: str = "bicubic"
+) -> Pictures:
+    """The listed images, prepared in one of the `WAYS`; decoded once and kept in `cache`."""
+    named = f"{source.digest} {short} {crop}" + f" {way}" * (way != "bicubic")
+    digest = hashlib.sha256(named.encode()).hexdigest()[:16]
     path, count = cache / f"imagenet-{digest}.npy", len(source.files)
     if not path.is_file():
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -76,7 +80,7 @@ def pictures(source: Listing, short: int, crop: int, cache: Path, say: Callable[
 
         def decode(place: int) -> str | None:
             try:
-                target[place] = prepared(source.files[place], short, crop)
+                target[place] = prepared(source.files[place], short, crop, way)
             except (OSError, ValueError, SyntaxError) as error:
                 return f"{source.files[place]} ({error})"
             return None
@@ -91,7 +95,16 @@ def pictures(source: Listing, short: int, crop: int, cache: Path, say: Callable[
     return Pictures(pixels, torch.tensor(source.labels), digest)
 
 
-def prepared(path: Path, short: int, crop: int) -> np.ndarray:
+#: How images are resized: ours, and what might explain the distance to the paper.
+WAYS = {
+    "bicubic": "Pillow's bicubic resize with antialiasing, centre crop",
+    "bicubic without antialiasing": "OpenCV's bicubic resize, as in the authors' scripts",
+    "squashed": "the whole image resized to the crop, whatever its proportions",
+    "JPEG 75": "compressed once more with quality 75, after the resize",
+}
+
+
+def prepared(path: Path, short: int, crop: int, way: str = "bicubic") -> np.ndarray:
     """The short side resized to `short` by bicubic interpolation, then the centre of `crop` by `crop` pixels.
 
     The ratio is rounded before the longer side, as in the images that the results of Table 1 rest on.
@@ -102,7 +115,19 @@ def prepared(path: Path, short: int, crop: int) -> np.ndarray:
         image = opened.convert("RGB")
     width, height = image.size
     longer = max(crop, int(max(width, height) * (short / min(width, height))))
-    image = image.resize((short, longer) if width <= height else (longer, short), Image.Resampling.BICUBIC)
+    size = (short, longer) if width <= height else (longer, short)
+    if way == "squashed":
+        size = crop, crop
+    if way == "bicubic without antialiasing":  # torch's bicubic has OpenCV's kernel, and Pillow's has another
+        pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1)[None].float()
+        resized = torch.nn.functional.interpolate(pixels, size[::-1], mode="bicubic", align_corners=False)
+        image = Image.fromarray(resized[0].round().clamp(0, 255).byte().permute(1, 2, 0).numpy())
+    else:
+        image = image.resize(size, Image.Resampling.BICUBIC)
+    if way == "JPEG 75":
+        compressed = io.BytesIO()
+        image.save(compressed, "JPEG", quality=75)
+        image = Image.open(compressed)
     left, top = (round((side - crop) / 2) for side in image.size)
     return np.asarray(image.crop((left, top, left + crop, top + crop)))
 

@@ -7,7 +7,7 @@ is the best value of the grid, not the end of a golden section as in the paper o
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -18,7 +18,6 @@ from scipy import stats
 from torch import Tensor, nn
 
 import peppermill as pm
-from experiments.table1.imagenet_networks import Preparation
 
 TITLES = {
     "network": "Network",
@@ -36,28 +35,6 @@ PAIRS = (
     *((first, second) for second in list(TITLES)[2:] for first in ("network", "temperature")),
     ("pep", "pep_temperature"),
 )
-LOGITS = nn.Identity().eval()  # log-probabilities are logits: a network that gives them back
-
-
-@dataclass(frozen=True)
-class ImageBatches:
-    """Labelled batches of some of the images, prepared for the network when they are read."""
-
-    pixels: Tensor
-    labels: Tensor
-    items: Tensor
-    prepare: Preparation
-    device: str
-    batch_size: int
-    channels_last: bool  # Keras' order of dimensions
-
-    def __len__(self) -> int:
-        return -(-len(self.items) // self.batch_size)
-
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        for chosen in self.items.split(self.batch_size):
-            inputs = self.prepare(self.pixels[chosen].to(self.device))
-            yield inputs.movedim(1, 3).contiguous() if self.channels_last else inputs, self.labels[chosen]
 
 
 @dataclass(frozen=True)
@@ -72,21 +49,50 @@ class Passes:
 
 
 def passes_of(
-    model: Any, images: ImageBatches, network: Tensor, settings: Any, seed: int, grid: tuple[float, ...], zero: bool
+    model: Any,
+    data: tuple[Tensor, Tensor],
+    network: Tensor,
+    settings: Any,
+    seed: int,
+    grid: tuple[float, ...],
+    zero: bool,
 ) -> Passes:
-    """Run the members of one seed at every sigma of the grid; with `zero` the paper's search may find sigma = 0."""
-    found: dict[bool, dict[float, Tensor]] = {False: {}, True: {}}
-    few = {0.0: -pm.metrics.item_nll(network, images.labels)} if zero else {}
+    """Run the members of one seed at every sigma of the grid; with `zero` the paper's search may find sigma = 0.
+
+    The first half of the independent members are the first members of the antithetic pairs, so both kinds of noise
+    share their passes: draw 2j of `pm.Noise` is +epsilon_j, and draw 2j + 1 is -epsilon_j.
+    """
+    size, half = settings.size, max(1, settings.size // 2)
+    draws = {
+        "plus": range(0, 2 * half, 2),
+        "minus": range(1, 2 * half * (size > 1), 2),
+        "more": range(2 * half, 2 * size, 2),
+    }
+    ensembles = {
+        part: pm.PepEnsemble.at_sigma(
+            model,
+            grid[0],
+            parameters=settings.parameters,
+            size=len(chosen),
+            noise=pm.Noise("gaussian", seed=seed, draws=tuple(chosen)),
+            engine=settings.engine,
+        )
+        for part, chosen in draws.items()
+        if chosen
+    }
+    labels = data[1].to(network.device)
+    independent, antithetic = dict[float, Tensor](), dict[float, Tensor]()
+    few = {0.0: -pm.metrics.item_nll(network, labels)} if zero else {}
     for sigma in grid:
-        for antithetic, size in ((False, settings.size), (True, max(1, settings.size // 2 * 2))):
-            noise = pm.Noise("gaussian", antithetic=antithetic, seed=seed)
-            options = {"parameters": settings.parameters, "size": size, "noise": noise}
-            members = pm.PepEnsemble.at_sigma(model, sigma, **options).member_pass(images)
-            found[antithetic][sigma] = members.averaged.float().cpu()
-            if not antithetic:
-                first = members.member_log_likelihoods[: settings.tuning_size].cpu()
-                few[sigma] = first.logsumexp(0) - math.log(len(first))
-    return Passes(images.labels, network, found[False], found[True], few)
+        found = {part: pep.with_sigma(sigma).member_pass(data) for part, pep in ensembles.items()}
+        for averages, parts in ((independent, ("plus", "more")), (antithetic, ("plus", "minus"))):
+            used = [(found[part].averaged, len(draws[part])) for part in parts if part in found]
+            total = sum(count for _, count in used)
+            mixture = torch.stack([averaged + math.log(count / total) for averaged, count in used]).logsumexp(0)
+            averages[sigma] = mixture.float()
+        rows = torch.cat([found[part].member_log_likelihoods for part in ("plus", "more") if part in found])
+        few[sigma] = rows[: settings.tuning_size].logsumexp(0) - math.log(min(settings.tuning_size, len(rows)))
+    return Passes(labels, network, independent, antithetic, few)
 
 
 @dataclass
@@ -102,7 +108,9 @@ class Case:
 
     def temperature(self, log_probs: Tensor) -> float:
         """The T that is best on the tuning images."""
-        return pm.fit_temperature(LOGITS, (log_probs[self.tuning], self.labels)).temperature
+        logits = nn.Identity().eval()  # log-probabilities are logits: a network that gives them back, on their device
+        logits.register_buffer("place", log_probs.new_zeros(()))
+        return float(pm.fit_temperature(logits, (log_probs[self.tuning], self.labels)).temperature)
 
     def best(self, averages: dict[float, Tensor], tempered: bool) -> tuple[float, float]:
         """The sigma of the grid and the T with the lowest NLL on the tuning images; sigma = 0 competes."""
@@ -170,10 +178,8 @@ def examine(passes: Passes, splits: list[tuple[Tensor, Tensor]], bins: int, mini
     images: dict[str, Any] = {}
     for method, choose in METHODS.items():
         column: dict[str, Any] = {"scores": {}, "sigma": [], "temperature": []}
-        sums, counts = (
-            torch.zeros(len(SCORES), len(passes.labels), dtype=torch.float64),
-            torch.zeros(len(passes.labels)),
-        )
+        sums = passes.network.new_zeros(len(SCORES), len(passes.labels), dtype=torch.float64)
+        counts = sums.new_zeros(len(passes.labels))
         for number, (tuning, test) in enumerate(splits):
             sigma, warmth, averages = choose(Case(passes, tuning))
             log_probs = ({0.0: passes.network, **averages}[sigma][test].double() / warmth).log_softmax(1)

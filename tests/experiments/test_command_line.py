@@ -45,7 +45,7 @@ def test_schedules_are_separated_by_spaces_because_they_contain_commas() -> None
     ("option", "value", "message"),
     [
         ("--models", "0", "`models` and `epochs` must be at least 1"),
-        ("--precision", "int8", "`precision='int8'` must be float32, tf32 or bfloat16"),
+        ("--precision", "int8", "`precision='int8'` must be float32, tf32, bfloat16 or float16"),
         ("--device", "gpu", "`device='gpu'` cannot be used here: try `--device cpu`"),
         ("--rows", "mnist-mlpp", "there is no row 'mnist-mlpp' in Table 2: choose from mnist-mlp,"),
         ("--rows", ",", "`rows` must name a row of Table 2"),

@@ -16,13 +16,14 @@ from scipy import stats
 from torch import nn
 
 import peppermill as pm
-from experiments import figure1, figure2, table1
+from experiments import figure1, figure2, gap, table1
 from experiments.image_sets import read_image_set
+from experiments.page import table1_tables
 from experiments.printed import TABLE1_NETWORKS, printed_fit
 from experiments.table1 import Settings, row_pictures, weights_of
 from experiments.table1.cifar_resnet import CifarResNet
 from experiments.table1.imagenet_networks import NETWORKS, TENSORFLOW, Network
-from experiments.table1.split_methods import METHODS, TITLES, ImageBatches, mixed, passes_of, splits_of
+from experiments.table1.split_methods import METHODS, TITLES, mixed, passes_of, splits_of
 
 CLASSES, IMAGES, SIDE, GOLDEN = 4, 60, 8, (5**0.5 - 1) / 2
 GRID = (0.01, 0.05, 0.1, 0.2, 0.3)
@@ -140,7 +141,7 @@ def test_a_grid_without_printed_values_reaches_beyond_what_fit_finds(images: Pat
     tuning = TENSORFLOW(data.pixels[:40]), data.labels[:40]
     fitted = pm.fit(small_network(), tuning, parameters="conv", temperature=True)
     largest = max(fitted.sigma, fitted.without_temperature().sigma)
-    assert len(found["grid"]) == 9
+    assert len(found["grid"]) == 7
     assert found["grid"][-1] == pytest.approx(max(1.5 * largest, 0.03 * fitted.perturbation.scale()), rel=1e-3)
     assert min(found["columns"]["pep"]["sigma"][0]) >= 0
 
@@ -169,15 +170,14 @@ def test_a_killed_run_continues_with_the_seed_that_is_missing(
 def test_the_papers_search_sees_five_members_and_sigma_0_only_where_it_may(images: Path, tmp_path: Path) -> None:
     asked = settings(images, tmp_path)
     data, model = row_pictures(NETWORKS["Small"], asked), small_network()
-    every = ImageBatches(data.pixels, data.labels, torch.arange(IMAGES), TENSORFLOW, "cpu", 50, channels_last=False)
     whole = TENSORFLOW(data.pixels), data.labels
     bare = pm.predict(model, whole)
-    found = passes_of(model, every, bare.log_probs, asked, seed=1, grid=(0.1,), zero=True)
+    found = passes_of(model, whole, bare.log_probs, asked, seed=1, grid=(0.1,), zero=True)
     noise = pm.Noise("gaussian", antithetic=False, seed=1)
     five = pm.PepEnsemble.at_sigma(model, 0.1, parameters="conv", size=5, noise=noise)
     torch.testing.assert_close(found.few[0.1], pm.predict(five, whole).log_likelihoods, rtol=1e-4, atol=1e-6)
     torch.testing.assert_close(found.few[0.0], bare.log_likelihoods, rtol=1e-4, atol=1e-6)
-    assert list(passes_of(model, every, bare.log_probs, asked, seed=1, grid=(0.1,), zero=False).few) == [0.1]
+    assert list(passes_of(model, whole, bare.log_probs, asked, seed=1, grid=(0.1,), zero=False).few) == [0.1]
 
 
 def test_the_mixed_estimate_by_hand() -> None:
@@ -306,3 +306,43 @@ def test_figures_1_and_2_are_drawn_for_a_network_of_table_1(images: Path, tmp_pa
     assert all(sum(table["count"]) == 40 for table in found["reliability"].values())
     for one in found["corrected"]:
         assert one["ensemble"] == pytest.approx(np.mean(one["members"]), rel=1e-4)
+
+
+@pytest.fixture(scope="module")
+def gaps(images: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The small network in the place of ResNet50, whose row is printed."""
+    places = {"imagenet": images, "out": (folder := tmp_path_factory.mktemp("gap")) / "results", "checkpoints": folder}
+    asked = gap.Settings(**places, tuning=20, splits=2, say=lambda text: None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(NETWORKS, "ResNet50", NETWORKS["Small"])
+        found = gap.main(asked)
+        stages = {path.stem: json.loads(path.read_text())["content"] for path in (folder / "gap").glob("*.json")}
+    return {"rows": {row["name"]: row for row in found["rows"]}, "stages": stages, "content": found}
+
+
+def test_every_change_of_the_gap_starts_from_the_row_of_table_1(gaps: dict[str, Any]) -> None:
+    """The first row written out: sigma by five members on the tuning images, ten members on the others, two splits."""
+    one = gaps["stages"]["ResNet50-bicubic"]
+    few, many, network = (np.array(one[key]) for key in ("few", "many", "network"))
+    expected = []
+    for tuning, test in splits_of(IMAGES, 20, 2):
+        best = max(range(9), key=lambda k: float(few[k, 0, tuning].sum()))
+        expected.append(np.mean(network[test] - many[best, 0, test]))
+    base = gaps["rows"]["as in Table 1"]
+    assert base["pep"] == pytest.approx(np.mean(expected))
+    assert (base["share"], len(gaps["rows"])) == (0.0, 10)
+    assert gaps["rows"]["JPEG 75"]["share"] == pytest.approx(
+        (gaps["rows"]["JPEG 75"]["pep"] - base["pep"]) / (1.023 - 1.084 - base["pep"])
+    )
+
+
+def test_the_gap_changes_what_it_says_and_nothing_else(gaps: dict[str, Any]) -> None:
+    rows, stages = gaps["rows"], gaps["stages"]
+    assert rows["images re-weighted to the printed error"]["error"] == pytest.approx(0.2609, abs=0.05)
+    assert rows["sigma up to 0.008"]["sigma"] >= rows["as in Table 1"]["sigma"]
+    assert rows["the printed sigma (0.0025 on our grid)"]["sigma"] == 0.0025
+    squashed, usual = (np.array(stages[f"ResNet50-{way}"]["network"]) for way in ("squashed", "bicubic"))
+    assert np.array_equal(squashed, usual)  # these images are squares of the right size
+    assert not np.array_equal(stages["ResNet50-JPEG-75"]["network"], usual)
+    page = table1_tables.gap_table(gaps["content"])
+    assert page.splitlines()[-1].startswith("| *printed* | 26.09 | 1.084 | -0.027 | -0.061 | 2.60 | 100 % |")
