@@ -186,7 +186,7 @@ def main(settings: Settings) -> dict[str, Any]:
         content = {"network": name, **summary(each), "seconds": time.monotonic() - began, "device": settings.device}
         content |= {"settings": settings.identity(), "data": digest}
         write_result(settings.out / f"race-{name}.json", KIND, content, seed=0)
-    return write_page(settings.out)
+    return {} if settings.only is not None else write_page(settings.out)
 
 
 WITHOUT_ADDITIONS = (

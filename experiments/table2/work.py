@@ -87,14 +87,14 @@ class Work:
         self.losses |= kept["losses"]
         return kept["content"]
 
-    def fit(self, network: nn.Module, size: int, noise: pm.Noise, **options: Any) -> pm.PepEnsemble:
-        """`pm.fit` on the validation images.
+    @property
+    def options(self) -> dict[str, Any]:
+        """A GPU takes larger batches, and no CUDA graphs: a capture does not pay for one prediction."""
+        return {"batch_size": 2000, "engine": "loop"} if self.data.train[0].is_cuda else {}
 
-        A GPU takes larger batches, and no CUDA graphs: each ensemble predicts once, which does not pay for a capture.
-        """
-        if self.data.train[0].is_cuda:
-            options |= {"batch_size": 2000, "engine": "loop"}
-        return pm.fit(network, self.data.validation, size=size, noise=noise, **options)
+    def fit(self, network: nn.Module, size: int, noise: pm.Noise, **options: Any) -> pm.PepEnsemble:
+        """`pm.fit` on the validation images."""
+        return pm.fit(network, self.data.validation, size=size, noise=noise, **self.options, **options)
 
     def build(self, dropout: bool = False) -> nn.Sequential:
         """The network of this row, untrained."""

@@ -81,7 +81,7 @@ def test_the_perturbed_layers_are_the_papers(row: str, layers: list[str]) -> Non
 
 
 def test_the_columns_are_what_the_library_says_of_the_same_networks(whole: tuple[Settings, dict[str, Any]]) -> None:
-    """Temperature, PEP by a golden section of nine steps, and the deep ensemble of all networks."""
+    """Temperature, PEP by a golden section of nine steps, the race, and the deep ensemble of all networks."""
     settings, found = whole
     work = Work("mnist-mlp", settings)
     validation, test, columns = work.data.validation, work.data.test, found["columns"]
@@ -94,6 +94,8 @@ def test_the_columns_are_what_the_library_says_of_the_same_networks(whole: tuple
         layers = r"^dense\d\.weight$"
         pep = pm.fit(network, validation, parameters=layers, size=10, noise=noise, search=search)
         assert columns["pep"]["sigma"][index] == pytest.approx((pep.search.lower + pep.search.upper) / 2)
+        chosen = pm.evaluate(pm.calibrate(network, validation, 10, noise=pm.Noise(seed=seed)), test)
+        assert columns["race"]["scores"]["nll"][index] == pytest.approx(chosen.nll.value, rel=1e-4)
         joint = columns["pep_temperature"]
         assert joint["scores"]["nll"][index] == pytest.approx(columns["temperature"]["scores"]["nll"][index], abs=0.5)
     ensemble = pm.predict(pm.DeepEnsemble(work.networks), test)
