@@ -142,9 +142,10 @@ class _Course:
     def enter(
         self, pep: PepEnsemble, half_scales: tuple[Scales, ...] = (), calibrators: tuple[str, ...] | None = None
     ) -> None:
-        """These members with these calibrators, or with every one that suits them and did not lose clearly before.
+        """These members with these calibrators, or with every one that suits them and showed some promise with one pass.
 
-        With one pass, that is: by more than two standard errors. Temperature scaling costs nothing and always runs.
+        That is: better than temperature scaling, and not worse than the best by more than two standard errors.
+        Temperature scaling costs next to nothing and always runs.
         """
         if half_scales:  # an item is judged by noise that the other half of the examples found
             first, found = (self._pass(_with_scales(pep, scales)) for scales in half_scales)
@@ -156,7 +157,9 @@ class _Course:
         likelihood, classes = pep.likelihood, judged.shape[1]
         self.examples = torch.arange(len(judged)) if found.examples is None else found.examples.cpu()
         if calibrators is None:
-            lost = [e.calibrator for e in self.entries if e.pep.passes == 1 and self.pays(self.best(1), e, errors=2.0)]
+            alone = [e for e in self.entries if e.pep.passes == 1]
+            usual = max((e.value for e in alone if e.calibrator == "temperature"), default=-math.inf)
+            lost = [e.calibrator for e in alone if e.value <= usual or self.pays(self.best(1), e, errors=2.0)]
             suitable = [
                 row.name
                 for row in CALIBRATORS.values()

@@ -101,6 +101,21 @@ def test_the_choice_is_the_cheapest_within_a_standard_error_of_the_best():
             assert candidate.nll > best.nll
 
 
+@pytest.mark.parametrize("shift", [0.0, 3.0])
+def test_a_richer_calibrator_races_with_views_or_members_only_if_it_helps_one_pass(shift):
+    """Labels of the tempered network, or with one class more likely than it says, which no T can express."""
+    model, biased = network(), network()
+    with torch.no_grad():
+        biased[2].bias[0] += shift
+    data = items(biased, 600, softness=3.0)
+    race = pm.calibrate(model, data, passes=2, views=lambda inputs: inputs + 0.01).race
+    found = {c.name: c.nll for c in race.candidates}
+    helped = {one for one in ("vector", "matrix") if found[f"{one} scaling"] < found["temperature scaling"]}
+    assert "2 views, temperature scaling" in found
+    assert {one for one in ("vector", "matrix") if f"2 views, {one} scaling" in found} == helped
+    assert bool(helped) == bool(shift)
+
+
 class TwoInputs(nn.Module):
     """An array of weights for each half of the input."""
 
