@@ -39,7 +39,8 @@ class Recorder(fx.Tracer):
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.root, self.graph = shell_of(model), fx.Graph()
-        self.tensor_attrs = {value: path for path, value in self.root.named_buffers()}
+        named = (*self.root.named_parameters(), *self.root.named_buffers())
+        self.tensor_attrs = {value: path for path, value in named}
         self.own = {module: vars(model.get_submodule(path)) for path, module in self.root.named_modules()}
         self.reads: dict[Any, tuple[Mapping[str, Any], str, Any]] = {}  # where, under which name, and what
         self.codes: dict[Any, dict[str, Any]] = {}  # the functions that ran, with their globals
@@ -51,6 +52,12 @@ class Recorder(fx.Tracer):
             if imports or {*code.co_freevars} - {"__class__"}:
                 raise TypeError(f"`{code.co_name}` reads what an outer function or an import may change")
         self._note_globals()
+
+    def create_arg(self, a: Any) -> Any:
+        """A parameter by its name: torch goes through all of them to find it."""
+        if isinstance(a, nn.Parameter) and a in self.tensor_attrs:
+            return self.create_node("get_attr", self.tensor_attrs[a], (), {})
+        return super().create_arg(a)
 
     def _record(self) -> None:
         kinds = {module: type(module) for module in self.own}
@@ -69,12 +76,15 @@ class Recorder(fx.Tracer):
         self.graph.output(self.create_arg(output_tensor(outputs, fx.Proxy)))
 
     def _note_call(self, frame: Any, event: str, _: Any) -> None:
-        if event == "call" and frame.f_code not in self.others and not _is_pure(frame.f_globals.get("__name__")):
-            caller = frame
-            while caller and not caller.f_code.co_filename.startswith("<frozen importlib"):
-                caller = caller.f_back
-            if caller is None:  # an import that torch makes on the way has nothing to do with the network
-                self.codes[frame.f_code] = frame.f_globals
+        if event != "call" or frame.f_code in self.others:
+            return
+        caller = frame
+        while caller and not caller.f_code.co_filename.startswith("<frozen importlib"):
+            caller = caller.f_back
+        if _is_pure(frame.f_globals.get("__name__")):
+            self.others.add(frame.f_code)
+        elif caller is None:  # an import that torch makes on the way has nothing to do with the network
+            self.codes[frame.f_code] = frame.f_globals
 
     def _note_globals(self) -> None:
         """Note what the code may have read of its files, of the network's classes, and of files and classes therein."""
