@@ -21,6 +21,7 @@ from peppermill.noise import Noise
 from peppermill.passes import run_members
 from peppermill.plumbing.display import Table, shows_table
 from peppermill.plumbing.progress import progress
+from peppermill.tuning.result import evaluate_pass
 from peppermill.tuning.search import START, grow_bracket
 
 if TYPE_CHECKING:
@@ -129,8 +130,8 @@ def sweep_ensemble(
     with progress("sweeping sigma", items and items * (1 + pep.size * steps)) as tick:
         request = pep.request(batches, tick)
         if sigmas is None:
-            curve = lambda sigma: float(run_members(request, sigma).log_likelihoods.sum())  # noqa: E731
-            upper = grow_bracket(curve, START * pep.perturbation.scale())
+            start = START * pep.perturbation.scale()
+            upper = grow_bracket(lambda s: evaluate_pass(run_members(request, s), False).log_likelihood, start)
             sigmas = [upper * step / STEPS for step in range(1, STEPS + 1)]
         points = []
         for sigma in sorted({0.0, *map(float, sigmas)}):
