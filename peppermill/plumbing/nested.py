@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import zlib
-from collections.abc import Mapping
-from typing import Any, cast
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -55,9 +56,21 @@ def tensors_of(value: Any) -> list[Tensor]:
 def digest_of(batch: Any, digest: int = 0) -> int:
     """A number that changes with any tensor in the structure."""
     for tensor in tensors_of(batch):
-        raw = tensor.detach().cpu().contiguous().flatten().view(torch.uint8)
-        digest = zlib.crc32(cast(Any, raw.numpy()), digest)
+        digest = zlib.crc32(raw_bytes(tensor), digest)
     return digest
+
+
+def raw_bytes(tensor: Tensor) -> Any:
+    """The numbers of a tensor as bytes, the same on every device."""
+    return tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data
+
+
+def sha256(parts: Iterable[bytes]) -> str:
+    """Sixteen digits of the SHA-256 of these bytes."""
+    found = hashlib.sha256()
+    for part in parts:
+        found.update(part)
+    return found.hexdigest()[:16]
 
 
 def shapes_of(inputs: Inputs) -> list[list[int]]:
