@@ -23,20 +23,16 @@ __all__ = sorted({*_PLACES} - {*_WITH_EXTRAS}, key=lambda name: (name.islower(),
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        return _version()
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            return version("peppermill")
+        except PackageNotFoundError:
+            return "from a checkout"
     if name not in _PLACES:
         raise AttributeError(f"module 'peppermill' has no attribute {name!r}")
     module, own = _PLACES[name]
     return import_module(f"{module}.{own}") if name in _MODULES else getattr(import_module(module), own)
-
-
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("peppermill")
-    except PackageNotFoundError:
-        return "from a checkout"
 
 
 def __dir__() -> list[str]:

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from peppermill import parameters
-from peppermill.calibrators import calibrator_from
+from peppermill.calibrators import calibrator_from, numbers_of
 from peppermill.datasets.splitting import Split
 from peppermill.likelihood import likelihood_named
 from peppermill.noise import Noise
@@ -152,8 +152,8 @@ def _text(recipe: Recipe, names: list[str], evaluations: list[Evaluation], array
         "sigma": recipe.sigma,
         "size": recipe.size,
         "noise": {"law": noise.law, "antithetic": noise.antithetic, "seed": noise.seed, **draws},
-        "calibrator": recipe.calibrator.to_json(),
-        **({"one_pass": recipe.one_pass.to_json()} if recipe.one_pass else {}),
+        "calibrator": numbers_of(recipe.calibrator),
+        **({"one_pass": numbers_of(recipe.one_pass)} if recipe.one_pass else {}),
         "views": saved_names(recipe.views),
         "likelihood": {"name": recipe.likelihood.name, **recipe.likelihood.settings()},
         "selection": {"rule": recipe.rule, "arrays": len(recipe.selected), "mask": hex(mask)},

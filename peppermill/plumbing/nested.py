@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -88,13 +88,13 @@ def call_on_copies(network: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     return network(*copied(args), **copied(kwargs))
 
 
-def copied(value: Any) -> Any:
-    """The same structure with copies of its tensors."""
+def copied(value: Any, copy: Callable[[Tensor], Tensor] = Tensor.clone) -> Any:
+    """The same structure with copies of its tensors; a container of another type stays as it is."""
     if isinstance(value, Tensor):
-        return value.clone()
+        return copy(value)
     if type(value) is dict:
-        return {key: copied(part) for key, part in value.items()}
-    return type(value)(map(copied, value)) if type(value) in (tuple, list) else value
+        return {key: copied(part, copy) for key, part in value.items()}
+    return type(value)(copied(part, copy) for part in value) if type(value) in (tuple, list) else value
 
 
 def as_arguments(inputs: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from peppermill.calibrators import numbers_of
 from peppermill.distributed.gather import exchange
 from peppermill.distributed.group import ProcessError, count, rank
 from peppermill.ensemble import PepEnsemble
@@ -189,7 +190,7 @@ def _identity(columns_of: BatchColumns) -> dict[str, Any]:
         return {"network": asdict(fingerprint(predictor)), "recipe": f"{predictor.__class__.__name__}, {likelihood}"}
     recipe = predictor.recipe
     facts = [recipe.sigma, recipe.size, recipe.noise, recipe.noise.scales, recipe.noise.draws, recipe.selected]
-    facts += [likelihood, saved_names(recipe.views), recipe.calibrator.to_json(), predictor.engine.precision]
+    facts += [likelihood, saved_names(recipe.views), numbers_of(recipe.calibrator), predictor.engine.precision]
     facts += [digest_of(recipe.calibrator.arrays())]
     digest = sha256([repr(facts).encode()])
     return {"network": asdict(fingerprint(predictor.model)), "recipe": digest}
