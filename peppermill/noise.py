@@ -32,8 +32,8 @@ Words = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 def gaussian(words: Words) -> list[Tensor]:
-    """Standard normal numbers, by the transform of Box and Muller."""
-    numbers = []
+    """Normal numbers, as in the paper."""
+    numbers = []  # by the transform of Box and Muller
     for first, second in (words[:2], words[2:]):
         radius, angle = (-2 * _unit(first).log()).sqrt(), 2 * math.pi * _unit(second)
         numbers += [radius * angle.cos(), radius * angle.sin()]
@@ -41,27 +41,12 @@ def gaussian(words: Words) -> list[Tensor]:
 
 
 def uniform(words: Words) -> list[Tensor]:
-    """Uniform numbers between -sqrt 3 and sqrt 3, so that the variance is 1."""
+    """Equally likely between -1.73 and 1.73, so that the variance is 1."""
     return [math.sqrt(3) * (2 * _unit(word) - 1) for word in words]
 
 
-@dataclass(frozen=True)
-class Law:
-    """One distribution: its name, a line of help, and the function that makes its numbers from four words."""
-
-    name: str
-    help: str
-    numbers: Callable[[Words], list[Tensor]]
-
-
-#: The laws by name. A new law is one function and one row.
-LAWS = {
-    law.name: law
-    for law in (
-        Law("gaussian", "normal numbers, as in the paper", gaussian),
-        Law("uniform", "equally likely between -1.73 and 1.73", uniform),
-    )
-}
+#: The laws by name. A new law is one function, the first line of its docstring being its help, and one row.
+LAWS: dict[str, Callable[[Words], list[Tensor]]] = {"gaussian": gaussian, "uniform": uniform}
 
 
 @dataclass(frozen=True)
@@ -119,7 +104,7 @@ class Noise:
                 repeats = torch.tensor(counts, device=device)
                 key = torch.tensor(keys, device=device).repeat_interleave(repeats, 0, output_size=total).unbind(1)
             words = philox(counters, stream, key)
-            numbers[4 * start : 4 * (start + chunk)] = torch.stack(LAWS[self.law].numbers(words), dim=1).flatten()
+            numbers[4 * start : 4 * (start + chunk)] = torch.stack(LAWS[self.law](words), dim=1).flatten()
         parts = torch.split(numbers.mul_(sign), [4 * count for count in counts])
         for (name, value), part in zip(group.items(), parts, strict=True):
             epsilon = part[: value.numel()].view(value.shape).to(value.device)

@@ -30,6 +30,8 @@ class Golden:
 
     def __post_init__(self) -> None:
         check_interval(self.lower, self.upper)
+        if self.iterations < 1:
+            raise ValueError(f"`iterations={self.iterations}` must be at least 1.")
 
     def usual_passes(self, items: int, joint: bool) -> float:
         """Passes of all members in most cases: the walk to a bracket, and the section, which T repeats."""

@@ -18,10 +18,6 @@ def golden_section(
     function: Callable[[float], float], lower: float, upper: float, iterations: int
 ) -> tuple[float, float]:
     """Shrink [lower, upper] around the maximum of a unimodal function, by 0.618 for each value after the first."""
-    if not lower < upper:
-        raise ValueError(f"`lower={lower}` must be below `upper={upper}`: exchange them or widen the interval.")
-    if iterations < 1:
-        raise ValueError(f"`iterations={iterations}` must be at least 1.")
     left, right = upper - GOLDEN * (upper - lower), lower + GOLDEN * (upper - lower)
     for _ in range(iterations):
         if function(left) >= function(right):

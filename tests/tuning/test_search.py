@@ -95,17 +95,6 @@ def test_a_function_that_always_breaks_down_ends_at_the_lower_end():
     assert golden_section(lambda x: -math.inf, 1, 2, 30)[0] == 1
 
 
-@pytest.mark.parametrize(("lower", "upper"), [(1, 1), (2, 1), (0, math.nan)])
-def test_refuses_an_interval_without_inside(lower, upper):
-    with pytest.raises(ValueError, match=rf"`lower={lower}` must be below `upper={upper}`: exchange them or widen"):
-        golden_section(parabola(0), lower, upper, 3)
-
-
-def test_refuses_a_search_without_iterations():
-    with pytest.raises(ValueError, match="`iterations=0` must be at least 1"):
-        golden_section(parabola(0), 0, 1, 0)
-
-
 @given(peak=st.floats(-8, 6), start=st.floats(-1, 1))
 def test_grow_bracket_brackets_a_peak_of_any_scale(peak, start):
     peak, start = 10**peak, 10**start
