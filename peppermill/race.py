@@ -154,7 +154,7 @@ class _Course:
             found = self._pass(pep)
             judged = found.averaged
         likelihood, classes = pep.likelihood, judged.shape[1]
-        self.examples = torch.arange(len(judged)) if found.examples is None else found.examples.cpu()
+        self.examples = found.examples.cpu()
         if calibrators is None:
             lost = [e.calibrator for e in self.entries if e.pep.passes == 1 and self.pays(self.best(1), e, errors=2.0)]
             suitable = [
