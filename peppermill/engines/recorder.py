@@ -7,6 +7,7 @@ import gc
 import sys
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
@@ -76,15 +77,12 @@ class Recorder(fx.Tracer):
         self.graph.output(self.create_arg(output_tensor(outputs, fx.Proxy)))
 
     def _note_call(self, frame: Any, event: str, _: Any) -> None:
-        if event != "call" or frame.f_code in self.others:
-            return
-        caller = frame
-        while caller and not caller.f_code.co_filename.startswith("<frozen importlib"):
-            caller = caller.f_back
-        if _is_pure(frame.f_globals.get("__name__")):
-            self.others.add(frame.f_code)
-        elif caller is None:  # an import that torch makes on the way has nothing to do with the network
-            self.codes[frame.f_code] = frame.f_globals
+        if event == "call" and frame.f_code not in self.others and not _is_pure(frame.f_globals.get("__name__")):
+            caller = frame
+            while caller and not caller.f_code.co_filename.startswith("<frozen importlib"):
+                caller = caller.f_back
+            if caller is None:  # an import that torch makes on the way has nothing to do with the network
+                self.codes[frame.f_code] = frame.f_globals
 
     def _note_globals(self) -> None:
         """Note what the code may have read of its files, of the network's classes, and of files and classes therein."""
@@ -162,5 +160,6 @@ def _is_constant(value: Any) -> bool:
     return (harmless and not isinstance(value, (Tensor, nn.Module))) or isinstance(value, CONSTANT_TYPES)
 
 
+@cache  # it is asked about every call of the trace
 def _is_pure(module: str | None) -> bool:
     return (module or "").partition(".")[0] in PURE

@@ -11,7 +11,6 @@ from torch import nn
 
 from peppermill import metrics
 from peppermill.calibrators import UNCALIBRATED
-from peppermill.calibrators.temperature import best_temperature
 from peppermill.data import Batches
 from peppermill.engines import Engine, engine_named
 from peppermill.ensemble import PepEnsemble
@@ -137,14 +136,14 @@ def sweep_ensemble(
         for sigma in sorted({0.0, *map(float, sigmas)}):
             members = run_members(request, sigma)
             found = pep.with_calibrator(UNCALIBRATED).predictions_of(members)
-            temperature, tempered = best_temperature(found.log_probs, found.labels)
+            tempered = evaluate_pass(members, joint=True)
             points.append(
                 SweepPoint(
                     sigma=sigma,
                     log_likelihood=float(found.log_likelihoods.mean()),
                     member_log_likelihoods=tuple(members.member_log_likelihoods.mean(dim=1).tolist()),
-                    temperature=temperature,
-                    tempered_log_likelihood=tempered / len(found.labels),
+                    temperature=tempered.temperature,
+                    tempered_log_likelihood=tempered.tempered_log_likelihood / len(found.labels),
                     scores={name: float(score.value()) for name, score in item_scores(found, bins).items()},
                     reliability=metrics.reliability(found.log_probs, found.labels, bins),
                 )
