@@ -73,6 +73,11 @@ def wide(predictions: Tensor) -> Tensor:
     return predictions.to(torch.float32 if predictions.device.type == "mps" else torch.float64)
 
 
+def at_least_float32(values: Tensor) -> Tensor:
+    """Half precision as float32: a logarithm of a probability, or a scale, needs more than 8 or 11 bits."""
+    return values.to(torch.promote_types(values.dtype, torch.float32))
+
+
 def temper(log_probs: Tensor, temperature: float) -> Tensor:
     """The distribution proportional to p^(1/T), classes in the last dimension; unchanged, bit for bit, if T is 1."""
     return log_probs if temperature == 1 else (log_probs / temperature).log_softmax(dim=-1)
@@ -151,7 +156,7 @@ class Categorical:
             )
 
     def predict(self, outputs: Tensor) -> Tensor:
-        return _wide(outputs).log_softmax(dim=self.class_dimension).movedim(self.class_dimension, -1)
+        return at_least_float32(outputs).log_softmax(dim=self.class_dimension).movedim(self.class_dimension, -1)
 
     def items(self, predictions: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         predictions, labels = predictions.flatten(end_dim=-2), labels.flatten().long()
@@ -197,7 +202,7 @@ class Bernoulli:
             )
 
     def predict(self, outputs: Tensor) -> Tensor:
-        logits = _wide(outputs)
+        logits = at_least_float32(outputs)
         return torch.nn.functional.logsigmoid(torch.stack([-logits, logits], dim=-1))
 
     def items(self, predictions: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -231,7 +236,7 @@ class Gaussian:
             )
 
     def predict(self, outputs: Tensor) -> Tensor:
-        return _wide(outputs)
+        return at_least_float32(outputs)
 
     def items(self, predictions: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         return predictions.flatten(end_dim=-2), labels.flatten().to(predictions.dtype)
@@ -272,11 +277,6 @@ def likelihood_named(likelihood: str | Likelihood, settings: Mapping[str, int] |
             f"`likelihood={likelihood!r}` has settings that {name} does not know: write them as in "
             "`categorical?ignored_label=255`."
         ) from error
-
-
-def _wide(outputs: Tensor) -> Tensor:
-    """Half precision as float32: a logarithm of a probability needs more than 8 or 11 bits."""
-    return outputs.to(torch.promote_types(outputs.dtype, torch.float32))
 
 
 def _long_dimensions(tensor: Tensor) -> list[int]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -31,8 +32,8 @@ Words = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 def gaussian(words: Words) -> list[Tensor]:
-    """Standard normal numbers, by the transform of Box and Muller."""
-    numbers = []
+    """Normal numbers, as in the paper."""
+    numbers = []  # by the transform of Box and Muller
     for first, second in (words[:2], words[2:]):
         radius, angle = (-2 * _unit(first).log()).sqrt(), 2 * math.pi * _unit(second)
         numbers += [radius * angle.cos(), radius * angle.sin()]
@@ -40,27 +41,12 @@ def gaussian(words: Words) -> list[Tensor]:
 
 
 def uniform(words: Words) -> list[Tensor]:
-    """Uniform numbers between -sqrt 3 and sqrt 3, so that the variance is 1."""
+    """Equally likely between -1.73 and 1.73, so that the variance is 1."""
     return [math.sqrt(3) * (2 * _unit(word) - 1) for word in words]
 
 
-@dataclass(frozen=True)
-class Law:
-    """One distribution: its name, a line of help, and the function that makes its numbers from four words."""
-
-    name: str
-    help: str
-    numbers: Callable[[Words], list[Tensor]]
-
-
-#: The laws by name. A new law is one function and one row.
-LAWS = {
-    law.name: law
-    for law in (
-        Law("gaussian", "normal numbers, as in the paper", gaussian),
-        Law("uniform", "equally likely between -1.73 and 1.73", uniform),
-    )
-}
+#: The laws by name. A new law is one function, the first line of its docstring being its help, and one row.
+LAWS: dict[str, Callable[[Words], list[Tensor]]] = {"gaussian": gaussian, "uniform": uniform}
 
 
 @dataclass(frozen=True)
@@ -91,38 +77,36 @@ class Noise:
 
     def direction(self, member: int, like: Params) -> Iterator[tuple[str, Tensor]]:
         """epsilon_j for each parameter in turn. Small neighbours are drawn together, which launches fewer kernels."""
-        group, held = Params(), 0
+        group, held, device = Params(), 0, None
         for name, value in like.items():
-            counters, other_device = -(-value.numel() // 4), any(value.device != one.device for one in group.values())
-            if group and (other_device or held + counters > CHUNK_COUNTERS.get(value.device.type, 0)):
+            held += -(-value.numel() // 4)
+            if group and (value.device != device or held > CHUNK_COUNTERS.get(value.device.type, 0)):
                 yield from self._drawn(member, group)
-                group, held = Params(), 0
-            group[name], held = value, held + counters
+                group, held = Params(), -(-value.numel() // 4)
+            group[name], device = value, value.device
         yield from self._drawn(member, group)
 
     def _drawn(self, member: int, group: Params) -> Iterator[tuple[str, Tensor]]:
         """epsilon_j for arrays that take one chunk of counters together, or for one larger array."""
         member = self.draws[member] if self.draws else member
         sign, stream = ((-1.0) ** member, member // 2) if self.antithetic else (1.0, member)
-        digests = [hashlib.sha256(f"peppermill noise 1\n{self.seed}\n{name}".encode()).digest() for name in group]
-        keys: list[Any] = [(int.from_bytes(one[:4], "little"), int.from_bytes(one[4:8], "little")) for one in digests]
+        digests = (hashlib.sha256(f"peppermill noise 1\n{self.seed}\n{name}".encode()).digest() for name in group)
+        keys: list[Any] = [struct.unpack("<II", digest[:8]) for digest in digests]
         own = next(iter(group.values())).device
         device = own if own.type in CHUNK_COUNTERS else torch.device("cpu")
         counts = [-(-value.numel() // 4) for value in group.values()]
-        total, chunk, pairs = sum(counts), CHUNK_COUNTERS[device.type], list(zip(counts, keys, strict=True))
+        total, chunk, key = sum(counts), CHUNK_COUNTERS[device.type], keys[0]
         numbers = torch.empty(4 * total, dtype=torch.float32, device=device)
         for start in range(0, total, chunk):
-            counters, key = torch.arange(start, min(start + chunk, total), device=device), keys[0]
-            if len(group) > 1:
+            counters = torch.arange(start, min(start + chunk, total), device=device)
+            if len(group) > 1:  # in one chunk: the counters of each array begin at 0, and it has its own key
                 counters = torch.cat([torch.arange(count, device=device) for count in counts])
-                each = [[torch.full((n,), one[k], device=device) for n, one in pairs] for k in (0, 1)]
-                key = torch.cat(each[0]), torch.cat(each[1])
+                repeats = torch.tensor(counts, device=device)
+                key = torch.tensor(keys, device=device).repeat_interleave(repeats, 0, output_size=total).unbind(1)
             words = philox(counters, stream, key)
-            numbers[4 * start : 4 * (start + chunk)] = torch.stack(LAWS[self.law].numbers(words), dim=1).flatten()
-        numbers.mul_(sign)
-        for (name, value), part in zip(
-            group.items(), torch.split(numbers, [4 * count for count in counts]), strict=True
-        ):
+            numbers[4 * start : 4 * (start + chunk)] = torch.stack(LAWS[self.law](words), dim=1).flatten()
+        parts = torch.split(numbers.mul_(sign), [4 * count for count in counts])
+        for (name, value), part in zip(group.items(), parts, strict=True):
             epsilon = part[: value.numel()].view(value.shape).to(value.device)
             factors = dict(self.scales).get(name)
             if factors:

@@ -48,7 +48,7 @@ def conv_kernels(arrays: list[NamedArray]) -> list[NamedArray]:
 
 def kernels(arrays: list[NamedArray]) -> list[NamedArray]:
     """Every array of two or more dimensions that multiplies activations: in convolutions, dense layers, attention."""
-    return [array for array in arrays if _is_kernel(array)]
+    return [array for array in arrays if array.value.ndim >= 2 and any(map(_multiplies, array.aliases, array.kinds))]
 
 
 def last_layer(arrays: list[NamedArray]) -> list[NamedArray]:
@@ -101,7 +101,15 @@ def select(model: nn.Module, parameters: Selection) -> Params:
         if is_lazy(value) or value.is_meta or value.layout != torch.strided:
             raise ValueError(f"`{name}` is sparse, or has no values yet: call the network once, or load its weights.")
     arrays = _arrays(model)
-    chosen = _rule(parameters)(arrays)
+    if callable(parameters):
+        chosen = [array for array in arrays if parameters(array.name, array.value.detach())]
+    elif isinstance(parameters, str):
+        chosen = (RULES.get(parameters) or matching(parameters))(arrays)
+    else:
+        raise TypeError(
+            f"`parameters` must be a string or a function, not {type(parameters).__name__}. "
+            'Try `parameters="kernels"` or `parameters=lambda name, value: ...`.'
+        )
     if not sum(array.value.numel() for array in chosen):
         raise ValueError(_nothing_selected(model, parameters, arrays))
     return {array.name: array.value.detach() for array in chosen}
@@ -115,17 +123,6 @@ def rule_name(parameters: Selection) -> str:
 def names(model: nn.Module) -> list[str]:
     """Every name that a selection may contain, in the network's order."""
     return [array.name for array in _arrays(model)]
-
-
-def _rule(parameters: Selection) -> Rule:
-    if callable(parameters):
-        return lambda arrays: [c for c in arrays if parameters(c.name, c.value.detach())]
-    if not isinstance(parameters, str):
-        raise TypeError(
-            f"`parameters` must be a string or a function, not {type(parameters).__name__}. "
-            'Try `parameters="kernels"` or `parameters=lambda name, value: ...`.'
-        )
-    return RULES.get(parameters) or matching(parameters)
 
 
 def _arrays(model: nn.Module) -> list[NamedArray]:
@@ -145,14 +142,11 @@ def _arrays(model: nn.Module) -> list[NamedArray]:
     return found
 
 
-def _is_kernel(array: NamedArray) -> bool:
-    for alias, kind in zip(array.aliases, array.kinds, strict=True):
-        # In an exported graph a module has lost its type, so the part before the last one counts too.
-        name = " ".join(re.split(r"[./]", alias)[-2 if kind is nn.Module else -1 :])
-        multiplies = not _ADDED.search(name) and "norm" not in kind.__name__.lower()
-        if array.value.ndim >= 2 and multiplies and not issubclass(kind, (nn.Embedding, nn.EmbeddingBag)):
-            return True
-    return False
+def _multiplies(alias: str, kind: type) -> bool:
+    # In an exported graph a module has lost its type, so the part before the last one counts too.
+    name = " ".join(re.split(r"[./]", alias)[-2 if kind is nn.Module else -1 :])
+    multiplies = not _ADDED.search(name) and "norm" not in kind.__name__.lower()
+    return multiplies and not issubclass(kind, (nn.Embedding, nn.EmbeddingBag))
 
 
 def _nothing_selected(model: nn.Module, parameters: Selection, arrays: list[NamedArray]) -> str:

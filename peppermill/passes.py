@@ -23,7 +23,7 @@ from peppermill.likelihood import (
 )
 from peppermill.perturbation import Perturbation
 from peppermill.plumbing.nested import as_arguments, digest_of
-from peppermill.plumbing.networks import explain_shapes, refuse_training_mode, state_of
+from peppermill.plumbing.networks import explain_shapes, state_of
 from peppermill.types import Batch, Likelihood, Tick
 from peppermill.uncertainty import Calibrate, Tally, Uncertainty, named
 from peppermill.views import View
@@ -43,7 +43,7 @@ class MemberPass:
     member_log_likelihoods: Tensor  # ln L_i(theta_j), [m, N]
     averaged: Tensor  # the ensemble's prediction of eq. 9, [N, K]
     labels: Tensor  # [N]
-    examples: Tensor | None = None  # the number of each item's example, [N]; None if every item is one
+    examples: Tensor  # the number of each item's example, [N]
     different: int | None = None  # this many rows; at sigma = 0 the others repeat them
     uncertainty: Uncertainty | None = None  # if it was asked for
 
@@ -78,7 +78,6 @@ def run_members(request: Request, sigma: float) -> MemberPass:
 
     In a process group each process runs its share of the batches, and every process gets the whole result.
     """
-    refuse_training_mode(request.model)
     members = request.members(sigma)
     results: list[BatchResult] = []
     with explain_shapes(request.model):

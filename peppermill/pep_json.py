@@ -14,12 +14,13 @@ import torch
 from torch import nn
 
 from peppermill import parameters
-from peppermill.calibrators import calibrator_from
+from peppermill.calibrators import calibrator_from, numbers_of
 from peppermill.datasets.splitting import Split
 from peppermill.likelihood import likelihood_named
 from peppermill.noise import Noise
 from peppermill.plumbing.files import read_json, versions, write_atomically
-from peppermill.recipe import Fingerprint, Recipe, difference, digest, fingerprint
+from peppermill.plumbing.nested import sha256
+from peppermill.recipe import Fingerprint, Recipe, difference, fingerprint
 from peppermill.tuning.result import Evaluation, SigmaSearch
 from peppermill.views import VIEWS, saved_names, views_named
 
@@ -61,7 +62,7 @@ def write_recipe(recipe: Recipe, path: str | Path, model: nn.Module) -> None:
     if len(_text(recipe, names, evaluations[:2], inline)) > MAX_FILE_BYTES and arrays:
         raw = safetensors.torch.save({name: value.float().contiguous() for name, value in arrays.items()})
         beside = path.with_suffix(".safetensors")
-        inline = {"arrays_file": beside.name, "arrays_digest": digest([raw])}
+        inline = {"arrays_file": beside.name, "arrays_digest": sha256([raw])}
         write_atomically(beside, raw)
     if recipe.race and all(math.isfinite(c.nll) for c in recipe.race.candidates):  # JSON has no infinity
         place = recipe.race.verdicts.index
@@ -110,7 +111,7 @@ def read_content(path: str | Path) -> dict[str, Any]:
         raise _damaged(path, "it was changed after it was written")
     if "arrays_file" in content:
         beside = Path(path).with_name(content["arrays_file"])
-        if not beside.is_file() or digest([beside.read_bytes()]) != content["arrays_digest"]:
+        if not beside.is_file() or sha256([beside.read_bytes()]) != content["arrays_digest"]:
             raise _damaged(path, f"its arrays are in {beside.name}, which is missing or has another content")
         content["arrays"] = safetensors.torch.load(beside.read_bytes())
     return content
@@ -151,8 +152,8 @@ def _text(recipe: Recipe, names: list[str], evaluations: list[Evaluation], array
         "sigma": recipe.sigma,
         "size": recipe.size,
         "noise": {"law": noise.law, "antithetic": noise.antithetic, "seed": noise.seed, **draws},
-        "calibrator": recipe.calibrator.to_json(),
-        **({"one_pass": recipe.one_pass.to_json()} if recipe.one_pass else {}),
+        "calibrator": numbers_of(recipe.calibrator),
+        **({"one_pass": numbers_of(recipe.one_pass)} if recipe.one_pass else {}),
         "views": saved_names(recipe.views),
         "likelihood": {"name": recipe.likelihood.name, **recipe.likelihood.settings()},
         "selection": {"rule": recipe.rule, "arrays": len(recipe.selected), "mask": hex(mask)},
@@ -172,7 +173,7 @@ def _text(recipe: Recipe, names: list[str], evaluations: list[Evaluation], array
 
 
 def _checksum(content: dict[str, Any]) -> str:
-    return digest([json.dumps(content, sort_keys=True).encode()])
+    return sha256([json.dumps(content, sort_keys=True).encode()])
 
 
 def _recipe(content: dict[str, Any], names: list[str]) -> Recipe:

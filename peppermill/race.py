@@ -155,7 +155,7 @@ class _Course:
             found = self._pass(pep)
             judged = found.averaged
         likelihood, classes = pep.likelihood, judged.shape[1]
-        self.examples = torch.arange(len(judged)) if found.examples is None else found.examples.cpu()
+        self.examples = found.examples.cpu()
         if calibrators is None:
             alone = [e for e in self.entries if e.pep.passes == 1]
             usual = max((e.value for e in alone if e.calibrator == "temperature"), default=-math.inf)

@@ -5,18 +5,16 @@ A member is a number and not a copy of the weights, so a recipe is small; on oth
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from peppermill.calibrators import UNCALIBRATED, Calibrator
 from peppermill.likelihood import likelihood_named
 from peppermill.noise import Noise
 from peppermill.parameters import Selection, rule_name, select
+from peppermill.plumbing.nested import raw_bytes, sha256
 from peppermill.tuning.result import SigmaSearch
 from peppermill.types import LawName, Likelihood, LikelihoodLike
 from peppermill.views import View, ViewsLike, views_named
@@ -99,9 +97,9 @@ def fingerprint(model: nn.Module) -> Fingerprint:
         tensors=len(state),
         numbers=sum(value.numel() for value in state.values()),
         types=",".join(sorted({str(value.dtype).removeprefix("torch.") for value in state.values()})),
-        architecture=digest(f"{name}{list(value.shape)}".encode() for name, value in state.items()),
-        parameters=digest(_bytes(value) for name, value in state.items() if name in learned),
-        buffers=digest(_bytes(value) for name, value in state.items() if name not in learned),
+        architecture=sha256(f"{name}{list(value.shape)}".encode() for name, value in state.items()),
+        parameters=sha256(raw_bytes(value) for name, value in state.items() if name in learned),
+        buffers=sha256(raw_bytes(value) for name, value in state.items() if name not in learned),
     )
 
 
@@ -121,15 +119,3 @@ def difference(saved: Fingerprint, found: Fingerprint) -> str:
         "buffers": "its parameters are the same, but its buffers (batch-norm statistics, say) have other values",
     }
     return next((text for name, text in words.items() if getattr(saved, name) != getattr(found, name)), "")
-
-
-def digest(parts: Iterable[bytes]) -> str:
-    """Sixteen digits of the SHA-256 of these bytes."""
-    found = hashlib.sha256()
-    for part in parts:
-        found.update(part)
-    return found.hexdigest()[:16]
-
-
-def _bytes(value: Tensor) -> bytes:
-    return bytes(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)

@@ -115,12 +115,7 @@ def on_post_build(config: MkDocsConfig) -> None:
 
 def public_names() -> set[str]:
     """Every public name, those that need an extra among them; read, not imported."""
-    tree = ast.parse((ROOT / "peppermill" / "__init__.py").read_text(encoding="utf-8"))
-    values = {}
-    for node in tree.body:
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            values[node.targets[0].id] = node.value
-    names, modules, extras = (
-        ast.literal_eval(values[name]) for name in ("_NAMES_BY_MODULE", "_MODULES", "_WITH_EXTRAS")
-    )
-    return {*" ".join(names.values()).split(), *modules, *extras}
+    tree = ast.parse((ROOT / "peppermill" / "__init__.pyi").read_text(encoding="utf-8"))
+    return {
+        alias.asname or alias.name for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names
+    }

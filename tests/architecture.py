@@ -81,30 +81,32 @@ CORE = [
 #: Lines and files of each room, docstrings and blank lines included; a budget rises only with its reason beside it.
 BUDGET = {
     # The plan has 2,050 in 14: the race, uncertainty, calibrators and views in pep.json, predict_proba of any data.
-    "top level": (2836, 17),
-    "tuning": (1110, 8),  # the plan has 750 in 7: noise by layer (faster where memory allows), a pool, old keywords
-    "calibrators": (435, 3),  # the plan has 300: L-BFGS in units of standard errors, in chunks that stay in the cache
+    "top level": (2729, 17),
+    "tuning": (1086, 8),  # the plan has 750 in 7: noise by layer (faster where memory allows), a pool, old keywords
+    "calibrators": (431, 3),  # the plan has 300: L-BFGS in units of standard errors, in chunks that stay in the cache
     "views": (139, 1),
     # The plan has 1,250: the trace that patches no other thread, what it may not bake in, and a comparison with the
     # plain network before the first use of every plan.
-    # And a weight that the network holds in several places.
-    "engines": (1435, 11),
-    "streaming": (483, 4),  # not in the plan: predictions for data of any length, in parts
+    # And a weight that the network holds in several places; parameters that are found by name while a network is
+    # traced, which halves the time of the trace; the row type of engines and searches.
+    "engines": (1445, 11),
+    "streaming": (482, 4),  # not in the plan: predictions for data of any length, in parts
     "predictors": (334, 3),  # the plan has 300: any calibrator for any predictor, test-time augmentation
     # The plan has 900 in 8: statistics by example, when to abstain, results that show themselves and are typed.
-    "evaluation": (1177, 8),
-    "curvature": (641, 3),
-    "datasets": (311, 4),  # the plan has 280 in 3: loaders with other options came from plumbing
+    "evaluation": (1178, 8),
+    "curvature": (627, 3),
+    "datasets": (307, 4),  # the plan has 280 in 3: loaders with other options came from plumbing
     "distributed": (128, 3),  # 14 more: what any process has to say to the others
     "export": (327, 2),  # the plan has 350: calibrators, views and uncertainties as outputs
     # The plan has 1,750. More: modules of torch in a Keras model stay as they are, sizes are read before arrays,
     # pictures are cached as bytes, or read without a cache; npz files, names of pictures and data of the hub stream.
-    "sources": (1843, 15),
+    "sources": (1838, 15),
     "report": (1263, 8),
     "integrations": (392, 4),  # 61 more: actors of Ray
-    "cli": (1307, 12),  # below the plan: related commands share a file
+    "cli": (1302, 12),  # below the plan: related commands share a file
     "demo": (81, 1),
-    "plumbing": (496, 8),  # the plan has 340: calls of a network, Keras' door, tables of results, versions in files
+    # The plan has 340: calls of a network, Keras' door, tables of results, versions in files, digests of all kinds.
+    "plumbing": (507, 8),
 }
 
 #: Imports inside a function that point down in the reading order, each a door with one user.
@@ -521,11 +523,11 @@ def opened_by_table2() -> set[str]:
 
 #: What is allowed today, and the goal: lower the first number whenever the measure falls.
 LIMITS = {
-    # The plan has 12,500 lines; since then: nothing wrong or lost 250, the race 900, uncertainty 450, predictions in
-    # parts 550 are planned; results that show themselves, typed options and described arguments are not; 90 over.
-    "lines of the wheel": (14738, 14650),
+    # The plan has 12,500 lines, and 2,150 for what came since: nothing wrong or lost 250, the race 900, uncertainty
+    # 450, predictions in parts 550. The list of the public names, `__init__.pyi`, 69 lines, is not counted.
+    "lines of the wheel": (14596, 14596),
     "files of the wheel": (115, 115),
-    "lines of the core": (1757, 1650),  # 172 more: calibrators, views, uncertainty and examples pass through it
+    "lines of the core": (1749, 1650),  # 99 more: calibrators, views, uncertainty and examples pass through it
     "rooms over their budget": (0, 0),
     "imports that point down": (0, 0),
     "without a place in the reading order": (0, 0),
@@ -546,9 +548,9 @@ LIMITS = {
     "code from text": (0, 0),
     "loaded too early": (0, 0),
     "modules of fit": (26, 20),
-    "lines of fit": (3698, 2400),
+    "lines of fit": (3680, 2400),
     "modules of a prediction": (8, 8),
-    "lines of a prediction": (1366, 1000),
+    "lines of a prediction": (1363, 1000),
     "modules of Table 2 in experiments": (9, 9),  # with the files of the library that it runs, about 48
     "lines of Table 2 in experiments": (1185, 1185),
     "private names in tests": (0, 0),

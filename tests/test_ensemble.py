@@ -389,7 +389,7 @@ def test_a_fit_that_is_broken_off_leaves_the_network_untouched(calls, interrupt,
         ),
         (
             lambda m, x, y: (m, x, y),
-            {"search": pm.Golden(iterations=0)},
+            {"iterations": 0},
             ValueError,
             "`iterations=0` must be at least 1",
         ),

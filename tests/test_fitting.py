@@ -104,7 +104,6 @@ def test_fit_finds_what_version_one_found(name):
         ({"noise": "cauchy"}, ValueError, "`noise='cauchy'` is unknown: choose one of gaussian, uniform"),
         ({"sede": 3}, TypeError, r"fit\(\) got an unexpected keyword argument 'sede'"),
         ({"temperature": True, "likelihood": "gaussian"}, ValueError, "`temperature=True` is for classifiers"),
-        ({"search": pm.Golden(iterations=0)}, ValueError, "`iterations=0` must be at least 1"),
     ],
 )
 def test_settings_that_do_not_exist_are_refused(mlp, data, options, error, text):

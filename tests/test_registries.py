@@ -16,11 +16,11 @@ import torch
 
 import peppermill as pm
 from peppermill.calibrators import CALIBRATORS, CalibratorRow
-from peppermill.engines import ENGINES, PRECISIONS, EngineRow
+from peppermill.engines import ENGINES, PRECISIONS, LazyRow
 from peppermill.likelihood import LIKELIHOODS
-from peppermill.noise import LAWS, Law
+from peppermill.noise import LAWS
 from peppermill.predictors import PREDICTORS, PredictorRow
-from peppermill.tuning import SEARCHES, SearchRow
+from peppermill.tuning import SEARCHES
 from peppermill.types import CalibratorName, EngineName, LawName, LikelihoodLike, Precision, SearchName
 from peppermill.views import VIEWS, View
 
@@ -36,7 +36,7 @@ def signs(words):
 
 
 def test_a_law_is_one_row(monkeypatch, overfitted):
-    monkeypatch.setitem(LAWS, "signs", Law("signs", "plus or minus one", signs))
+    monkeypatch.setitem(LAWS, "signs", signs)
     model, validation, _ = overfitted
     pep = pm.fit(model, validation, size=2, noise="signs")
     assert pep.recipe.noise.law == "signs"
@@ -46,7 +46,7 @@ def test_a_law_is_one_row(monkeypatch, overfitted):
 
 
 def test_an_engine_is_one_row(monkeypatch, overfitted):
-    row = EngineRow("slow", "the loop under another name", "peppermill.engines.loop:loop")
+    row = LazyRow("slow", "the loop under another name", "peppermill.engines.loop:loop")
     monkeypatch.setitem(ENGINES, "slow", row)
     model, validation, _ = overfitted
     expected = pm.fit(model, validation, size=2, engine="loop")
@@ -56,7 +56,7 @@ def test_an_engine_is_one_row(monkeypatch, overfitted):
 
 
 def test_a_search_is_one_row(monkeypatch, overfitted):
-    row = SearchRow("classic", "golden section under another name", "peppermill.tuning.golden:Golden")
+    row = LazyRow("classic", "golden section under another name", "peppermill.tuning.golden:Golden")
     monkeypatch.setitem(SEARCHES, "classic", row)
     model, validation, _ = overfitted
     expected = pm.fit(model, validation, size=2, search="golden")
@@ -78,14 +78,14 @@ def test_a_view_is_one_row(monkeypatch, overfitted, tmp_path):
 def test_rows_are_in_the_help_of_the_command_line():
     """In a process of its own, which adds the rows before the command is imported."""
     code = """
-from peppermill.engines import ENGINES, EngineRow
-from peppermill.noise import LAWS, Law
-from peppermill.tuning import SEARCHES, SearchRow
+from peppermill.engines import ENGINES, LazyRow
+from peppermill.noise import LAWS
+from peppermill.tuning import SEARCHES
 from peppermill.views import VIEWS, View
 VIEWS["rolled"] = View("rolled", "rotund", None)
-LAWS["signs"] = Law("signs", "plusminus", None)
-ENGINES["slow"] = EngineRow("slow", "leisurely", "")
-SEARCHES["classic"] = SearchRow("classic", "antiquated", "")
+LAWS["signs"] = type("Signs", (), {"__doc__": "plusminus"})
+ENGINES["slow"] = LazyRow("slow", "leisurely", "")
+SEARCHES["classic"] = LazyRow("classic", "antiquated", "")
 from peppermill.cli.app import app
 app(["fit", "--help"])
 """
@@ -98,11 +98,10 @@ app(["fit", "--help"])
 @pytest.mark.parametrize(
     ("table", "row"),
     [
-        (LAWS, Law("signs", "plus or minus one", signs)),
         (CALIBRATORS, CalibratorRow("none", "nothing at all", "temperature:temperature_scaling", lambda k: 0)),
         (PREDICTORS, PredictorRow("oracle", "knows everything", torch.nn.Identity)),
-        (ENGINES, EngineRow("slow", "the loop under another name", "peppermill.engines.loop:loop")),
-        (SEARCHES, SearchRow("classic", "golden section under another name", "peppermill.tuning.golden:Golden")),
+        (ENGINES, LazyRow("slow", "the loop under another name", "peppermill.engines.loop:loop")),
+        (SEARCHES, LazyRow("classic", "golden section under another name", "peppermill.tuning.golden:Golden")),
         (VIEWS, View("rolled", "rolled by one", torch.nn.Identity())),
     ],
 )
@@ -111,7 +110,12 @@ def test_a_row_is_in_the_pages(monkeypatch, table, row):
     assert f"| `{row.name}` | {row.help} |" in update_docs.registries()
 
 
-@pytest.mark.parametrize("table", [LAWS, CALIBRATORS, PREDICTORS, ENGINES, SEARCHES, VIEWS])
+def test_a_law_is_in_the_pages_with_the_first_line_of_its_docstring(monkeypatch):
+    monkeypatch.setitem(LAWS, "signs", signs)
+    assert "| `signs` | +1 or -1, with equal chances: mean 0 and variance 1. |" in update_docs.registries()
+
+
+@pytest.mark.parametrize("table", [CALIBRATORS, PREDICTORS, ENGINES, SEARCHES, VIEWS])
 def test_every_row_has_its_name_and_a_line_of_help(table):
     for name, row in table.items():
         assert row.name == name

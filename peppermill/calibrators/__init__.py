@@ -31,9 +31,6 @@ class Calibrator(Protocol):
 
     def __call__(self, log_probs: Tensor) -> Tensor: ...
 
-    def to_json(self) -> dict[str, Any]:
-        """Its name and its single numbers."""
-
     def arrays(self) -> dict[str, Tensor]:
         """Its arrays, in float32."""
 
@@ -82,6 +79,11 @@ CALIBRATORS = {
         ),
     )
 }
+
+
+def numbers_of(calibrator: Calibrator) -> dict[str, Any]:
+    """Its JSON: the name and T; the rest are arrays."""
+    return {"name": calibrator.name, "temperature": calibrator.temperature}
 
 
 def calibrator_from(numbers: Mapping[str, Any], arrays: Mapping[str, Tensor]) -> Calibrator:

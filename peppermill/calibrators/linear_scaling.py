@@ -45,9 +45,6 @@ class LinearScaling:
         columns = self.weight.reshape(len(self.bias), -1), self.bias[:, None]
         return corrected(temper(log_probs, self.temperature), torch.cat(columns, dim=1))
 
-    def to_json(self) -> dict[str, Any]:
-        return {"name": self.name, "temperature": self.temperature}
-
     def arrays(self) -> dict[str, Tensor]:
         return {"weight": self.weight, "bias": self.bias}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from scipy.optimize import root_scalar
@@ -28,9 +28,6 @@ class Temperature:
 
     def __call__(self, log_probs: Tensor) -> Tensor:
         return temper(log_probs, self.temperature)
-
-    def to_json(self) -> dict[str, Any]:
-        return {"name": self.name, "temperature": self.temperature}
 
     def arrays(self) -> dict[str, Tensor]:
         return {}

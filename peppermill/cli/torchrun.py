@@ -13,14 +13,9 @@ from typing import Any
 
 import typer
 
-#: How long a process waits for the others to start; PEPPERMILL_JOIN_SECONDS overrides it.
-JOIN_SECONDS = 60
-
-#: After how long a process that waits for the others says so.
-NOTE_SECONDS = 5
-
-#: How long a process that fails silently stays: torchrun ends all processes as soon as one of them has ended.
-REPORT_SECONDS = 10
+JOIN_SECONDS = 60  # for the others to start; PEPPERMILL_JOIN_SECONDS overrides it
+NOTE_SECONDS = 5  # after which a process that waits for the others says so
+REPORT_SECONDS = 10  # that a process which fails silently stays: torchrun ends all when one of them has ended
 
 
 def launched() -> bool:

@@ -22,6 +22,7 @@ from peppermill.parameters import Selection, select
 from peppermill.plumbing.nested import as_arguments, map_tensors, output_tensor, tensors_of
 from peppermill.plumbing.networks import as_network, explain_shapes, refuse_training_mode
 from peppermill.plumbing.warnings import warn_user
+from peppermill.tuning.layer_scales import activation_bytes
 from peppermill.types import Batch, Data, Inputs, Likelihood, Params, Tick
 
 MEMORY_BYTES = 2**29  # for activations and gradients: leaves room for torch and the data within 2 GB
@@ -89,27 +90,12 @@ class Landscape:
         if device.type == "cuda":
             budget = max(budget, int(GPU_MEMORY_SHARE * torch.cuda.mem_get_info(device)[0]))
         gradient_bytes = sum(value.nbytes for value in self.center.values())
-        one_input = activations * self._activation_bytes(batch) + gradients * gradient_bytes
+        inputs, _ = slice_batch(batch, 0, 1)
+        kept = activation_bytes(lambda params: self.outputs(params, inputs), self.center, self.rest.values())
+        one_input = activations * kept + gradients * gradient_bytes
         size = max(1, budget // max(1, one_input))
         for start in range(0, len(batch[1]), size):
             yield slice_batch(batch, start, start + size)
-
-    def _activation_bytes(self, batch: Batch) -> int:
-        """What the forward pass of one input keeps for the backward pass, without the weights."""
-        saved: dict[int, int] = {}
-
-        def pack(tensor: Tensor) -> Tensor:
-            saved[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
-            return tensor
-
-        inputs, _ = slice_batch(batch, 0, 1)
-        leaves = {name: value.detach().requires_grad_() for name, value in self.center.items()}
-        with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-            outputs = self.outputs(leaves, inputs)
-        del outputs  # keeps the saved tensors alive, so that no two of them share an address
-        for value in (*self.center.values(), *self.rest.values()):
-            saved.pop(value.untyped_storage().data_ptr(), None)
-        return sum(saved.values())
 
 
 def landscape_of(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sized
 from dataclasses import dataclass
+from itertools import chain
 from typing import cast
 
 import numpy as np
@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, SequentialSam
 
 from peppermill.data import Arrays, Batches, as_batches
 from peppermill.datasets.loaders import rebuild_loader
-from peppermill.plumbing.nested import map_tensors, tensors_of
+from peppermill.plumbing.nested import map_tensors, raw_bytes, sha256, tensors_of
 from peppermill.types import Data
 
 LONGEST_NAME = 200  # characters: a recipe stays small
@@ -113,10 +113,6 @@ def labels_of(data: Data) -> Tensor:
 
 def fingerprint(data: Data, labels: Tensor) -> str:
     """A digest of the labels in their order, and of the items' names or of inputs in memory, if there are any."""
-    digest = hashlib.sha256()
-    for tensor in (labels, *tensors_of(data[0] if isinstance(data, tuple) else ())):
-        digest.update(f"{tensor.dtype}{list(tensor.shape)}".encode())
-        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
-    for name in getattr(data, "names", ()):
-        digest.update(f"{name}\n".encode())
-    return digest.hexdigest()[:16]
+    tensors = (labels, *tensors_of(data[0] if isinstance(data, tuple) else ()))
+    arrays = (part for t in tensors for part in (f"{t.dtype}{list(t.shape)}".encode(), raw_bytes(t)))
+    return sha256(chain(arrays, (f"{name}\n".encode() for name in getattr(data, "names", ()))))

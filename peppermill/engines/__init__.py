@@ -92,23 +92,27 @@ class Engine(Protocol):
 
 
 @dataclass(frozen=True)
-class EngineRow:
-    """One engine: its name, what it is good for, and the function that says how members run."""
+class LazyRow:
+    """A row of a registry: its name, a line of help, and the place, module:name, of what is imported on use."""
 
     name: str
     help: str
-    place: str  # module:function, imported when the engine is used
+    place: str
+
+    def load(self) -> Any:
+        module, _, name = self.place.partition(":")
+        return getattr(import_module(module), name)
 
 
-#: The engines by name. A new one is one file and one row.
+#: The engines by name, each a function that says how members run. A new one is one file and one row.
 ENGINES = {
     row.name: row
     for row in (
-        EngineRow("auto", "chooses by a rule", "peppermill.engines:auto"),
-        EngineRow("loop", "one member after another, with the least memory", "peppermill.engines.loop:loop"),
-        EngineRow("vmap", "all members of a small network at once", "peppermill.engines.vmap:vmap"),
-        EngineRow("graphs", "CUDA graphs, for small batches on a GPU", "peppermill.engines.graphs:graphs"),
-        EngineRow("compile", "the network compiled by torch.compile", "peppermill.engines.compiled:compiled"),
+        LazyRow("auto", "chooses by a rule", "peppermill.engines:auto"),
+        LazyRow("loop", "one member after another, with the least memory", "peppermill.engines.loop:loop"),
+        LazyRow("vmap", "all members of a small network at once", "peppermill.engines.vmap:vmap"),
+        LazyRow("graphs", "CUDA graphs, for small batches on a GPU", "peppermill.engines.graphs:graphs"),
+        LazyRow("compile", "the network compiled by torch.compile", "peppermill.engines.compiled:compiled"),
     )
 }
 OTHER_NAMES = {"joined": "loop"}  # names of version one
@@ -140,9 +144,8 @@ class Runner:
     """An engine at work: what it keeps between calls, and the function of `ENGINES` that says how members run."""
 
     def __init__(self, name: str, precision: str | None = None) -> None:
-        module, _, function = ENGINES[name].place.partition(":")
         self.name, self.precision, self.report = name, precision, name
-        self.how: Callable[[MemberWeights, Members, Tensor], Plan] = getattr(import_module(module), function)
+        self.how: Callable[[MemberWeights, Members, Tensor], Plan] = ENGINES[name].load()
         self.latest: MemberWeights | None = None  # replaced when network or noise is another
         self.lock = threading.Lock()
         self.run: Callable[..., Tensor] = lambda call, args, kwargs: call(args, kwargs)

@@ -101,6 +101,7 @@ class Shells:
         if self.is_steady is None:
             written = is_copied and any(is_written(weights[name], copies[name]) for name in weights)
             self.is_steady = same_objects(before, attributes_of(shell)) and not written and not self.aliases
+            self.idle += [shell] if self.is_steady else []
         return outputs
 
 

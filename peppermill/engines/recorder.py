@@ -7,6 +7,7 @@ import gc
 import sys
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
@@ -39,7 +40,8 @@ class Recorder(fx.Tracer):
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.root, self.graph = shell_of(model), fx.Graph()
-        self.tensor_attrs = {value: path for path, value in self.root.named_buffers()}
+        named = (*self.root.named_parameters(), *self.root.named_buffers())
+        self.tensor_attrs = {value: path for path, value in named}
         self.own = {module: vars(model.get_submodule(path)) for path, module in self.root.named_modules()}
         self.reads: dict[Any, tuple[Mapping[str, Any], str, Any]] = {}  # where, under which name, and what
         self.codes: dict[Any, dict[str, Any]] = {}  # the functions that ran, with their globals
@@ -51,6 +53,12 @@ class Recorder(fx.Tracer):
             if imports or {*code.co_freevars} - {"__class__"}:
                 raise TypeError(f"`{code.co_name}` reads what an outer function or an import may change")
         self._note_globals()
+
+    def create_arg(self, a: Any) -> Any:
+        """A parameter by its name: torch goes through all of them to find it."""
+        if isinstance(a, nn.Parameter) and a in self.tensor_attrs:
+            return self.create_node("get_attr", self.tensor_attrs[a], (), {})
+        return super().create_arg(a)
 
     def _record(self) -> None:
         kinds = {module: type(module) for module in self.own}
@@ -152,5 +160,6 @@ def _is_constant(value: Any) -> bool:
     return (harmless and not isinstance(value, (Tensor, nn.Module))) or isinstance(value, CONSTANT_TYPES)
 
 
+@cache  # it is asked about every call of the trace
 def _is_pure(module: str | None) -> bool:
     return (module or "").partition(".")[0] in PURE

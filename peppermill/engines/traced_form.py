@@ -18,6 +18,7 @@ from peppermill.engines import PRECISIONS, autocast
 from peppermill.engines.inference_form import CHECKED_ITEMS, PlainForm, agree, different, moved_weight
 from peppermill.engines.network_shell import is_written
 from peppermill.engines.recorder import Recorder
+from peppermill.likelihood import at_least_float32
 from peppermill.types import Params
 
 PRODUCTS: tuple[Any, ...] = (F.conv1d, F.conv2d, F.conv3d, F.linear)
@@ -38,7 +39,7 @@ class Norm:
     def scale_and_shift(self, state: Params) -> tuple[Tensor, Tensor]:
         values: list[Any] = [state[name] if name else None for name in self.arrays]
         mean, variance, weight, bias = values
-        scale = (_wide(variance) + self.epsilon).rsqrt() * (1 if weight is None else weight)
+        scale = (at_least_float32(variance) + self.epsilon).rsqrt() * (1 if weight is None else weight)
         return scale, (0 if bias is None else bias) - mean * scale
 
 
@@ -58,8 +59,8 @@ class Argument:
         found: list[Any] = [state[name] if name else None for name in self.arrays]
         if not self.before and not self.after:
             return found
-        kind, weight = found[0].dtype, _wide(found[0])
-        shift: Any = 0.0 if found[1] is None else _wide(found[1])
+        kind, weight = found[0].dtype, at_least_float32(found[0])
+        shift: Any = 0.0 if found[1] is None else at_least_float32(found[1])
         if self.before:
             scale, added = (value.view(-1, *[1] * (weight.ndim - 2)) for value in self.before.scale_and_shift(state))
             shift = shift + (weight * added).flatten(1).sum(dim=1)
@@ -69,10 +70,6 @@ class Argument:
             shift = shift * scale + added
             weight = weight * scale.view(-1, *[1] * (weight.ndim - 1))
         return [weight.to(kind), shift.to(kind)]
-
-
-def _wide(value: Tensor) -> Tensor:
-    return value.to(torch.promote_types(value.dtype, torch.float32))
 
 
 class TracedForm:

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from peppermill.calibrators import numbers_of
 from peppermill.data import Batches
 from peppermill.metrics import top_label
 from peppermill.plumbing.files import read_json, write_atomically
@@ -134,5 +135,5 @@ def settings_of(predictor: Any) -> str:
         name = type(predictor).__name__
         raise TypeError(f"a rule for a {name} has no file: only a torch.nn.Module is recognised, by its weights.")
     calibrator = getattr(predictor, "calibrator", None)
-    fitted = f" {calibrator.to_json()} {digest_of(list(calibrator.arrays().values()))}" if calibrator else ""
+    fitted = f" {numbers_of(calibrator)} {digest_of(list(calibrator.arrays().values()))}" if calibrator else ""
     return f"{type(predictor).__name__}({predictor.extra_repr()}){fitted}"

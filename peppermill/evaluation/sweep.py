@@ -11,7 +11,6 @@ from torch import nn
 
 from peppermill import metrics
 from peppermill.calibrators import UNCALIBRATED
-from peppermill.calibrators.temperature import best_temperature
 from peppermill.data import Batches
 from peppermill.engines import Engine, engine_named
 from peppermill.ensemble import PepEnsemble
@@ -21,6 +20,7 @@ from peppermill.noise import Noise
 from peppermill.passes import run_members
 from peppermill.plumbing.display import Table, shows_table
 from peppermill.plumbing.progress import progress
+from peppermill.tuning.result import evaluate_pass
 from peppermill.tuning.search import START, grow_bracket
 
 if TYPE_CHECKING:
@@ -129,21 +129,21 @@ def sweep_ensemble(
     with progress("sweeping sigma", items and items * (1 + pep.size * steps)) as tick:
         request = pep.request(batches, tick)
         if sigmas is None:
-            curve = lambda sigma: float(run_members(request, sigma).log_likelihoods.sum())  # noqa: E731
-            upper = grow_bracket(curve, START * pep.perturbation.scale())
+            start = START * pep.perturbation.scale()
+            upper = grow_bracket(lambda s: evaluate_pass(run_members(request, s), False).log_likelihood, start)
             sigmas = [upper * step / STEPS for step in range(1, STEPS + 1)]
         points = []
         for sigma in sorted({0.0, *map(float, sigmas)}):
             members = run_members(request, sigma)
             found = pep.with_calibrator(UNCALIBRATED).predictions_of(members)
-            temperature, tempered = best_temperature(found.log_probs, found.labels)
+            tempered = evaluate_pass(members, joint=True)
             points.append(
                 SweepPoint(
                     sigma=sigma,
                     log_likelihood=float(found.log_likelihoods.mean()),
                     member_log_likelihoods=tuple(members.member_log_likelihoods.mean(dim=1).tolist()),
-                    temperature=temperature,
-                    tempered_log_likelihood=tempered / len(found.labels),
+                    temperature=tempered.temperature,
+                    tempered_log_likelihood=tempered.tempered_log_likelihood / len(found.labels),
                     scores={name: float(score.value()) for name, score in item_scores(found, bins).items()},
                     reliability=metrics.reliability(found.log_probs, found.labels, bins),
                 )

@@ -7,9 +7,10 @@ import json
 import os
 import platform
 import secrets
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
+
+import peppermill
 
 MAX_NAME_BYTES = 255  # on every common file system
 MAX_JSON_BYTES = 25_000_000  # a thousand times a usual run file; a matrix for 1,000 classes fits
@@ -95,8 +96,5 @@ def versions() -> dict[str, str]:
     """The versions on which a result depends."""
     import torch  # which readers of files do without
 
-    try:
-        own = version("peppermill")
-    except PackageNotFoundError:
-        own = "not installed"
+    own = peppermill.__version__
     return {"peppermill": own, "torch": torch.__version__, "python": platform.python_version()}

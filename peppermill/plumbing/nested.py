@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import zlib
-from collections.abc import Mapping
-from typing import Any, cast
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -55,9 +56,21 @@ def tensors_of(value: Any) -> list[Tensor]:
 def digest_of(batch: Any, digest: int = 0) -> int:
     """A number that changes with any tensor in the structure."""
     for tensor in tensors_of(batch):
-        raw = tensor.detach().cpu().contiguous().flatten().view(torch.uint8)
-        digest = zlib.crc32(cast(Any, raw.numpy()), digest)
+        digest = zlib.crc32(raw_bytes(tensor), digest)
     return digest
+
+
+def raw_bytes(tensor: Tensor) -> Any:
+    """The numbers of a tensor as bytes, the same on every device."""
+    return tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data
+
+
+def sha256(parts: Iterable[bytes]) -> str:
+    """Sixteen digits of the SHA-256 of these bytes."""
+    found = hashlib.sha256()
+    for part in parts:
+        found.update(part)
+    return found.hexdigest()[:16]
 
 
 def shapes_of(inputs: Inputs) -> list[list[int]]:
@@ -75,13 +88,13 @@ def call_on_copies(network: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     return network(*copied(args), **copied(kwargs))
 
 
-def copied(value: Any) -> Any:
-    """The same structure with copies of its tensors."""
+def copied(value: Any, copy: Callable[[Tensor], Tensor] = Tensor.clone) -> Any:
+    """The same structure with copies of its tensors; a container of another type stays as it is."""
     if isinstance(value, Tensor):
-        return value.clone()
+        return copy(value)
     if type(value) is dict:
-        return {key: copied(part) for key, part in value.items()}
-    return type(value)(map(copied, value)) if type(value) in (tuple, list) else value
+        return {key: copied(part, copy) for key, part in value.items()}
+    return type(value)(copied(part, copy) for part in value) if type(value) in (tuple, list) else value
 
 
 def as_arguments(inputs: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from peppermill.plumbing.nested import copied
 from peppermill.plumbing.optional import importing
 from peppermill.sources.pictures import resized_by_the_paper
 from peppermill.sources.source import (
@@ -201,14 +202,8 @@ class Replacement(TorchFunctionMode):
         self.tensors = tensors
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return function(*self._replaced(args), **self._replaced(kwargs or {}))
-
-    def _replaced(self, value: Any) -> Any:
-        if isinstance(value, Tensor):
-            return self.tensors.get(id(value), value)
-        if type(value) is dict:
-            return {key: self._replaced(part) for key, part in value.items()}
-        return type(value)(map(self._replaced, value)) if type(value) in (tuple, list) else value
+        args, kwargs = copied((args, kwargs or {}), lambda tensor: self.tensors.get(id(tensor), tensor))
+        return function(*args, **kwargs)
 
 
 class _Caller:

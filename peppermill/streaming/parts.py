@@ -5,7 +5,6 @@ manifest.json of the folder identifies the network, the ensemble and the data, a
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import os
@@ -25,7 +24,7 @@ from peppermill.distributed.gather import exchange
 from peppermill.distributed.group import ProcessError, count, rank
 from peppermill.ensemble import PepEnsemble
 from peppermill.plumbing.files import read_json, write_atomically
-from peppermill.plumbing.nested import digest_of
+from peppermill.plumbing.nested import digest_of, sha256
 from peppermill.plumbing.optional import importing
 from peppermill.plumbing.progress import progress
 from peppermill.recipe import fingerprint
@@ -111,7 +110,7 @@ def write_predictions(
                 raise ValueError(f"no item of part {number} can be read: repair some of its {part_items:,} items.")
             arrays = {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}
             content, rows = encoded(arrays, ending), f"rows-{arrays['row'][0]}-{arrays['row'][-1] + 1}"
-            digest = hashlib.sha256(content).hexdigest()[:16]
+            digest = sha256([content])
             write_atomically(folder / "parts" / f"part-{number:06d}.{rows}.{digest}.{ending}", content)
             written += 1
             del tables, arrays, content
@@ -188,11 +187,11 @@ def _identity(columns_of: BatchColumns) -> dict[str, Any]:
         raise TypeError(f"a {type(predictor).__name__} is not a torch.nn.Module: give a network or an ensemble.")
     if not isinstance(predictor, PepEnsemble):
         return {"network": asdict(fingerprint(predictor)), "recipe": f"{predictor.__class__.__name__}, {likelihood}"}
-    recipe = predictor.recipe
+    recipe, after = predictor.recipe, predictor.calibrator
     facts = [recipe.sigma, recipe.size, recipe.noise, recipe.noise.scales, recipe.noise.draws, recipe.selected]
-    facts += [likelihood, saved_names(recipe.views), recipe.calibrator.to_json(), predictor.engine.precision]
-    facts += [digest_of(recipe.calibrator.arrays())]
-    digest = hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
+    facts += [likelihood, saved_names(recipe.views), {"name": after.name, "temperature": after.temperature}]
+    facts += [predictor.engine.precision, digest_of(after.arrays())]
+    digest = sha256([repr(facts).encode()])
     return {"network": asdict(fingerprint(predictor.model)), "recipe": digest}
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import warnings
-from dataclasses import dataclass, replace
-from importlib import import_module
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from peppermill.calibrators.temperature import warn_at_limit
+from peppermill.engines import LazyRow
 from peppermill.noise import Noise
 from peppermill.plumbing.warnings import warn_user
 
@@ -25,21 +25,12 @@ class SigmaTuner(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class SearchRow:
-    """One search: its name, a line of help, and the class that implements it."""
-
-    name: str
-    help: str
-    place: str  # module:class, imported when the search is used
-
-
 #: The searches by name. A new one is one file and one row.
 SEARCHES = {
     row.name: row
     for row in (
-        SearchRow("two_stage", "a subsample, then a few passes over all items", "peppermill.tuning.two_stage:TwoStage"),
-        SearchRow("golden", "the paper's golden section, eleven passes or more", "peppermill.tuning.golden:Golden"),
+        LazyRow("two_stage", "a subsample, then a few passes over all items", "peppermill.tuning.two_stage:TwoStage"),
+        LazyRow("golden", "the paper's golden section, eleven passes or more", "peppermill.tuning.golden:Golden"),
     )
 }
 OTHER_NAMES = {"quick": "two_stage"}  # names of version one
@@ -63,8 +54,7 @@ def search_named(name: str | None, **settings: Any) -> SigmaTuner:
         raise ValueError(
             f'`iterations={given["iterations"]}` is for the golden section: leave it out, or use `search="golden"`.'
         )
-    module, _, kind = row.place.partition(":")
-    made: SigmaTuner = getattr(import_module(module), kind)(**given)
+    made: SigmaTuner = row.load()(**given)
     return made
 
 

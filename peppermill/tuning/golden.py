@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from peppermill.passes import Request, run_members
 from peppermill.tuning import check_interval
 from peppermill.tuning.result import Evaluation, SigmaSearch, evaluate_pass
-from peppermill.tuning.search import GOLDEN, GROWTH, START, Memo, golden_section, grow_bracket
+from peppermill.tuning.search import GOLDEN, GROWTH, START, golden_section, grow_bracket
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,8 @@ class Golden:
 
     def __post_init__(self) -> None:
         check_interval(self.lower, self.upper)
+        if self.iterations < 1:
+            raise ValueError(f"`iterations={self.iterations}` must be at least 1.")
 
     def usual_passes(self, items: int, joint: bool) -> float:
         """Passes of all members in most cases: the walk to a bracket, and the section, which T repeats."""
@@ -41,30 +43,33 @@ class Golden:
         known = {0.0: evaluate_pass(network, joint)}
 
         def evaluate(sigma: float) -> Evaluation:
-            if sigma not in known:
-                known[sigma] = evaluate_pass(run_members(request, sigma), joint)
-            return known[sigma]
+            same = next((one for one in known if math.isclose(one, sigma)), sigma)  # a step of the walk, say
+            if same not in known:
+                known[same] = evaluate_pass(run_members(request, same), joint)
+            return known[same]
 
-        plain = Memo(lambda sigma: evaluate(sigma).log_likelihood)
-        profile = Memo(lambda sigma: evaluate(sigma).tempered_log_likelihood)
+        def plain(sigma: float) -> float:
+            return evaluate(sigma).log_likelihood
+
+        def profile(sigma: float) -> float:
+            return evaluate(sigma).tempered_log_likelihood
+
         lowest, start = self.lower or 0.0, self.lower or START * request.perturbation.scale()
         upper = self.upper or max(grow_bracket(plain, start), GROWTH * lowest)
         left, right = golden_section(plain, lowest, upper, self.iterations)
-        if joint:
+        if (
+            joint
+        ):  # golden section between the neighbors of the best sigma so far, down to an interval of the same width
             end = self.upper or max(grow_bracket(profile, start, reach=max(known)), GROWTH * lowest)
-            left, right = self._look_closer(profile, sorted(known), end, right - left)
+            width, sigmas = right - left, sorted(known)
+            best = max(range(len(sigmas)), key=lambda k: profile(sigmas[k]))
+            left = max(lowest, sigmas[max(best - 1, 0)])
+            right = sigmas[best + 1] if best + 1 < len(sigmas) else end
+            if right - left > width:
+                needed = math.ceil(math.log(width / (right - left), GOLDEN))
+                left, right = golden_section(profile, left, right, min(needed, self.iterations))
         for edge, reached in ((self.upper, right), (self.lower, left)):
             if edge and edge == reached:
                 evaluate(edge)  # tells whether the maximum lies at the end of the interval or inside
         passes = float(sum(request.members(sigma).count for sigma in known))
         return SigmaSearch(tuple(known.values()), left, right, len(network.labels), joint, passes)
-
-    def _look_closer(self, profile: Memo, sigmas: list[float], end: float, width: float) -> tuple[float, float]:
-        """Golden section between the neighbors of the best sigma so far, down to an interval of this width."""
-        best = max(range(len(sigmas)), key=lambda k: profile(sigmas[k]))
-        left = max(self.lower or 0.0, sigmas[max(best - 1, 0)])
-        right = sigmas[best + 1] if best + 1 < len(sigmas) else end
-        if right - left <= width:
-            return left, right
-        needed = math.ceil(math.log(width / (right - left), GOLDEN))
-        return golden_section(profile, left, right, min(needed, self.iterations))

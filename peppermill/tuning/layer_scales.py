@@ -8,7 +8,7 @@ with it, a sigma for each filter reached an NLL of .138 on validation and .212 o
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
@@ -103,7 +103,9 @@ def fit_scales(
         with torch.enable_grad(), torch.backends.cudnn.flags(enabled=not recurrent):
             by_name = dict(zip(center, torch.split(logs, sizes), strict=True))
             if step == 0:
-                hold = _activation_bytes(shells, center, minibatch) <= MEMORY_BYTES
+                args, kwargs = as_arguments(minibatch[0][0])
+                kept = activation_bytes(partial(shells, args=args, kwargs=kwargs), center, shells.own.values())
+                hold = 2 * PAIRS * len(minibatch) * kept <= MEMORY_BYTES
             value = minibatch_log_likelihood(request, shells, sigma, by_name, log_temperature, step, minibatch, hold)
             gradients = torch.autograd.grad(-value, fitted)
         if all(bool(gradient.isfinite().all()) for gradient in gradients):  # too much noise may overflow
@@ -175,18 +177,20 @@ def minibatch_log_likelihood(
     return total
 
 
-def _activation_bytes(shells: Shells, center: Params, minibatch: list[WeightedBatch]) -> int:
-    """What a minibatch of this size needs if the activations of all members are held."""
-    sizes: list[int] = []
+def activation_bytes(call: Callable[[Params], Any], weights: Params, others: Iterable[Tensor]) -> int:
+    """What a call keeps for its gradient by these weights, without the weights themselves and the other tensors."""
+    saved: dict[int, int] = {}
 
-    def count(tensor: Tensor) -> Tensor:
-        sizes.append(tensor.nbytes)
+    def pack(tensor: Tensor) -> Tensor:
+        saved[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
         return tensor
 
-    with saved_tensors_hooks(count, lambda tensor: tensor):
-        params = {name: value.detach().requires_grad_() for name, value in center.items()}
-        shells(params, *as_arguments(minibatch[0][0]))
-    return 2 * PAIRS * len(minibatch) * sum(sizes)
+    leaves = {name: value.detach().requires_grad_() for name, value in weights.items()}
+    with torch.enable_grad(), saved_tensors_hooks(pack, lambda tensor: tensor):
+        outputs = call(leaves)
+    del outputs  # keeps the saved tensors alive, so that no two of them share an address
+    known = {value.untyped_storage().data_ptr() for value in (*weights.values(), *others)}
+    return sum(size for place, size in saved.items() if place not in known)
 
 
 def _minibatches(request: Request, steps: int) -> Iterator[tuple[list[WeightedBatch], float]]:

@@ -87,14 +87,13 @@ def choose_members(rows: Tensor, labels: Tensor, size: int) -> tuple[int, ...]:
     return tuple(max(range(size), chosen, key=lambda members: _value(rows, labels, members, everywhere, everywhere)))
 
 
-def cross_fitted_gain(rows: Tensor, labels: Tensor, size: int, examples: Tensor | None = None) -> float:
+def cross_fitted_gain(rows: Tensor, labels: Tensor, size: int, examples: Tensor) -> float:
     """The mean gain in log-likelihood of chosen members over the first ones, on items without a part in the choice.
 
     `examples`, [N], are the examples of the items: those of one example stay in one half.
     """
-    examples = torch.arange(len(labels)) if examples is None else examples.cpu()
     order = torch.randperm(int(examples.max()) + 1, generator=torch.Generator().manual_seed(0))
-    half = (order % 2 == 0)[examples].to(labels.device)
+    half = (order % 2 == 0)[examples.cpu()].to(labels.device)
     gain = 0.0
     for here, there in ((half, ~half), (~half, half)):
         if bool(here.any()) and bool(there.any()):

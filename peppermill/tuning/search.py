@@ -1,6 +1,7 @@
 """The maximum of a function of one number: a walk that brackets it, and golden section.
 
-Nothing here knows about networks. Every value is computed once and remembered, because one may cost minutes.
+Nothing here knows about networks. The functions remember their values, which may cost minutes and are asked for again;
+where they break down, they give minus infinity and not NaN.
 """
 
 from __future__ import annotations
@@ -13,34 +14,13 @@ GROWTH = 1 / GOLDEN**2  # of three points that grow by this, the middle one is t
 START = 0.02  # the first sigma of a search, in units of the root mean square of the selected weights
 
 
-class Memo:
-    """A function that remembers its values; one that is not a number counts as minus infinity."""
-
-    def __init__(self, function: Callable[[float], float]) -> None:
-        self.function = function
-        self.points: list[tuple[float, float]] = []  # (x, f(x)), in the order in which they were computed
-
-    def __call__(self, x: float) -> float:
-        for known, value in self.points:
-            if math.isclose(known, x, rel_tol=1e-9, abs_tol=1e-300):
-                return value
-        value = self.function(x)
-        self.points.append((x, -math.inf if math.isnan(value) else value))
-        return self.points[-1][1]
-
-
 def golden_section(
     function: Callable[[float], float], lower: float, upper: float, iterations: int
 ) -> tuple[float, float]:
     """Shrink [lower, upper] around the maximum of a unimodal function, by 0.618 for each value after the first."""
-    if not lower < upper:
-        raise ValueError(f"`lower={lower}` must be below `upper={upper}`: exchange them or widen the interval.")
-    if iterations < 1:
-        raise ValueError(f"`iterations={iterations}` must be at least 1.")
-    memo = function if isinstance(function, Memo) else Memo(function)
     left, right = upper - GOLDEN * (upper - lower), lower + GOLDEN * (upper - lower)
     for _ in range(iterations):
-        if memo(left) >= memo(right):
+        if function(left) >= function(right):
             upper, right = right, left
             left = upper - GOLDEN * (upper - lower)
         else:
@@ -64,11 +44,10 @@ def grow_bracket(
     directions the function may dip before it rises. The walk goes at least as far as `reach`. If its first step is the
     best or nothing beats f(0), up to `steps_down` smaller steps look between 0 and `start`.
     """
-    memo = function if isinstance(function, Memo) else Memo(function)
-    walked, falls = [(0.0, memo(0.0))], 0
+    walked, falls = [(0.0, function(0.0))], 0
     for step in range(16):  # the last one is two million times as large as the first
         x = min(start * GROWTH**step, limits[1])
-        walked.append((x, memo(x)))
+        walked.append((x, function(x)))
         fell = walked[-1][1] < walked[-2][1] or walked[-1][1] == -math.inf
         falls += fell
         risen = max(value for _, value in walked) > walked[0][1]
@@ -78,7 +57,7 @@ def grow_bracket(
     upper, below = walked[min(peak + 1, len(walked) - 1)][0], start
     for _ in range(steps_down if peak <= 1 else 0):
         x = max(below / GROWTH, limits[0])
-        if x == below or memo(below) > max(memo(x), memo(0.0)):
+        if x == below or function(below) > max(function(x), function(0.0)):
             break
         upper, below = below, x
     return upper

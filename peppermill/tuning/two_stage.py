@@ -81,7 +81,7 @@ class LikelihoodCurve:
         self.joint, self.subsample = joint, subsample
         self.known: dict[float, Evaluation] = {}
         self.rows: dict[float, tuple[Tensor, Tensor]] = {}  # ln L_i without and with the best T, both [N]
-        self.examples: Tensor | None = None  # the example of each item, [N]
+        self.examples = torch.zeros(0, dtype=torch.long)  # the example of each item, [N]
 
     def __call__(self, sigma: float) -> Evaluation:
         if sigma not in self.known:
@@ -92,7 +92,7 @@ class LikelihoodCurve:
             if self.joint:
                 averaged = temper(members.averaged, found.temperature)
                 tempered = self.request.likelihood.log_likelihoods(averaged, members.labels)
-            self.rows[sigma], self.examples = (rows, tempered), members.examples
+            self.rows[sigma], self.examples = (rows, tempered), members.examples.cpu()
         return self.known[sigma]
 
     @property
@@ -118,8 +118,7 @@ class LikelihoodCurve:
     def standard_error(self, sigma: float, tempered: bool) -> float:
         """The standard error of the gain over sigma = 0 at the same `tempered`, from the differences of examples."""
         gains = self.item_gains(sigma, tempered)
-        if self.examples is not None:
-            gains = gains.new_zeros(int(self.examples[-1]) + 1).index_add_(0, self.examples.cpu(), gains)
+        gains = gains.new_zeros(int(self.examples[-1]) + 1).index_add_(0, self.examples, gains)
         return math.sqrt(len(gains)) * float(gains.std(correction=0))
 
 

@@ -29,9 +29,8 @@ def passed(temperature=1.0, count=6):
     rows = members.gather(2, LABELS.expand(2, -1)[..., None]).squeeze(2).log()
     likelihood = Categorical()
     predictions = Predictions(network.log(), LABELS, likelihood.log_likelihoods(network.log(), LABELS), likelihood)
-    return effects_of(
-        predictions, MemberPass(0.1, rows, members.mean(dim=0).log(), LABELS), Temperature(temperature), count
-    )
+    found = MemberPass(0.1, rows, members.mean(dim=0).log(), LABELS, torch.arange(len(LABELS)))
+    return effects_of(predictions, found, Temperature(temperature), count)
 
 
 def test_four_items_by_hand():
@@ -129,4 +128,4 @@ def test_without_noise_nobody_changes(fitted):
 def test_a_regression_is_refused():
     empty = Predictions(torch.zeros(1, 2), torch.zeros(1), torch.zeros(1), Gaussian())
     with pytest.raises(ValueError, match="a regression has none"):
-        effects_of(empty, MemberPass(0.1, torch.zeros(2, 1), torch.zeros(1, 2), torch.zeros(1)))
+        effects_of(empty, MemberPass(0.1, torch.zeros(2, 1), torch.zeros(1, 2), torch.zeros(1), torch.zeros(1)))

@@ -309,7 +309,7 @@ def large_run(run, items=50_000, classes=1_000):
     averaged = logits.mul_(0.9).log_softmax(dim=1)
     rows = averaged.gather(1, labels[:, None]).squeeze(1) + 0.1 * torch.randn(25, items, generator=generator)
     predictions = Predictions(network, labels, network[:, 0], Categorical())
-    effects = effects_of(predictions, MemberPass(0.1, rows, averaged, labels))
+    effects = effects_of(predictions, MemberPass(0.1, rows, averaged, labels, torch.arange(items)))
     images = torch.randint(256, (items // 50, 3, 256, 256), dtype=torch.uint8, generator=generator)
     shown = [replace(e, item=e.item % len(images)) for e in (*effects.helped, *effects.hurt)]
     pictured = with_images(replace(effects, helped=tuple(shown[:6]), hurt=tuple(shown[6:])), dict(enumerate(images)))

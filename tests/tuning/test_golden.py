@@ -196,6 +196,11 @@ def test_members_of_a_real_network_that_overflow_are_survived(overfitted):
     assert search.best.log_likelihood == max(e.log_likelihood for e in search.evaluations)
 
 
+def test_a_search_without_iterations_is_refused():
+    with pytest.raises(ValueError, match="`iterations=0` must be at least 1"):
+        Golden(iterations=0)
+
+
 @pytest.mark.parametrize("search", [Golden, TwoStage])
 @pytest.mark.parametrize(
     ("lower", "upper", "text"),

@@ -66,7 +66,7 @@ def test_the_estimate_does_not_flatter_itself_where_there_is_nothing_to_choose()
     gains, flattered = [], []
     for seed in range(30):
         rows, labels = members(20, 100, seed=seed)
-        gains.append(cross_fitted_gain(rows, labels, 4))
+        gains.append(cross_fitted_gain(rows, labels, 4, torch.arange(100)))
         chosen = choose_members(rows, labels, 4)
         flattered.append((tempered_value(rows, labels, chosen) - tempered_value(rows, labels, range(4))) / 100)
     assert np.mean(gains) <= 2 * np.std(gains) / np.sqrt(30)
@@ -80,7 +80,7 @@ def test_the_estimate_is_the_gain_on_other_items():
     few, few_labels, rest, rest_labels = rows[:, :2000], labels[:2000], rows[:, 2000:], labels[2000:]
     chosen = choose_members(few, few_labels, 4)
     values = [rest[list(c)].exp().mean(dim=0).log().gather(1, rest_labels[:, None]).mean() for c in (chosen, range(4))]
-    gain = cross_fitted_gain(few, few_labels, 4)
+    gain = cross_fitted_gain(few, few_labels, 4, torch.arange(2000))
     assert gain > 0.1
     assert gain == pytest.approx(float(values[0] - values[1]), abs=0.1)
 
