@@ -142,7 +142,7 @@ class _Course:
     def enter(
         self, pep: PepEnsemble, half_scales: tuple[Scales, ...] = (), calibrators: tuple[str, ...] | None = None
     ) -> None:
-        """These members with these calibrators, or with every one that suits them and showed some promise with one pass.
+        """These members with these calibrators, or with every one that suits them and showed promise with one pass.
 
         That is: better than temperature scaling, and not worse than the best by more than two standard errors.
         Temperature scaling costs next to nothing and always runs.
