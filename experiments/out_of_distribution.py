@@ -30,7 +30,6 @@ from experiments.resume import Stages, fingerprint, provenance, write_result
 from experiments.settings import Machine, arithmetic
 from experiments.table2.training import mixed
 from experiments.wide_resnet import WideResNet, initialize
-from peppermill.data import Batches
 
 KIND = "peppermill out of distribution"
 CHECKPOINT_SECONDS = 60.0  # between two checkpoints
@@ -266,8 +265,7 @@ def detection(predictor: Any, data: FiveClasses, bins: int) -> dict[str, Any]:
     members = isinstance(predictor, pm.PepEnsemble) and predictor.size > 1  # temperature scaling is an ensemble of one
     unlabelled = torch.zeros(len(data.unknown), dtype=torch.long, device=data.unknown.device)
     known, unknown = (
-        pm.predict(predictor, Batches(part, predictor, batch_size=PREDICTION_BATCH), uncertainty=members)
-        for part in (data.known, (data.unknown, unlabelled))
+        pm.predict(predictor, part, uncertainty=members) for part in (data.known, (data.unknown, unlabelled))
     )
     inside, outside = pm.metrics.entropy(known.log_probs), pm.metrics.entropy(unknown.log_probs)
     doubts = [1 - found.log_probs.double().exp().amax(1) for found in (known, unknown)]
