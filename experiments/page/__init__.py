@@ -58,7 +58,6 @@ def main(settings: Settings) -> str:
     found: dict[str, Result | None] = {
         name: read_result(settings.results / f"{name}.json", one.KIND) for name, one in SINGLE_RESULTS.items()
     }
-    found["ood"] = _with_networks(found["ood"])
     overfitting = settings.results.parent / "curvature" / "overfitting.json"
     figures = {
         f"{name}_on_networks": {
@@ -182,18 +181,6 @@ def _noise_rows(found: Result) -> str:
         for law, one in found["laws"].items()
     ]
     return table(["law", "NLL", "σ*"], rows)
-
-
-def _with_networks(found: Result | None) -> Result | None:
-    """A result for out-of-distribution detection; one of version 0.1, with one network, in the form of today."""
-    if not found or "networks" in found:
-        return found
-    methods = {
-        name: one | {"auroc": {"entropy": one["auroc"]}, "fpr95": {"entropy": one["fpr95"]}}
-        for name, one in found["methods"].items()
-    }
-    networks = [{"seed": found["settings"]["seed"], "methods": methods, "provenance": found["provenance"]}]
-    return {**found, "networks": networks, "methods": out_of_distribution.over_networks(networks)}
 
 
 def _ood_rows(found: Result) -> str:

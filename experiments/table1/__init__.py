@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 import warnings
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -88,21 +89,29 @@ def network_row(name: str, network: Network, settings: Settings) -> dict[str, An
 
     with arithmetic(settings.precision), warnings.catch_warnings():
         warnings.simplefilter("ignore", pm.PepWarning)  # a best sigma of 0, or at an end, is a number of the table
-        every = prepared_images(network, data, model, settings)
-        bare = pm.predict(model, every).log_probs.float()
-        if network.sigmas:
-            grid = network.sigmas
-        else:
-            first = every[0][splits[0][0]], every[1][splits[0][0]]
+
+        @cache
+        def every() -> tuple[Tensor, Tensor]:
+            """All images: not needed where every seed is done."""
+            return prepared_images(network, data, model, settings)
+
+        @cache
+        def bare() -> Tensor:
+            return pm.predict(model, every()).log_probs.float()
+
+        def found_grid() -> list[float]:
+            first = every()[0][splits[0][0]], every()[1][splits[0][0]]
             found = pm.fit(model, first, parameters=settings.parameters, temperature=True)
             largest = GRID_REACH * max(found.sigma, found.without_temperature().sigma)
             largest = max(largest, SMALLEST_REACH * found.perturbation.scale())
-            grid = tuple(largest * step / GRID_STEPS for step in range(1, GRID_STEPS + 1))
+            return [largest * step / GRID_STEPS for step in range(1, GRID_STEPS + 1)]
+
+        grid = network.sigmas or tuple(stages.json(f"{name}-grid", identity, found_grid))
         each = []
         for seed in range(settings.noise_seeds):
 
             def one(seed: int = seed) -> dict[str, Any]:
-                passes = passes_of(model, every, bare, settings, seed, grid, zero=not network.sigmas)
+                passes = passes_of(model, every(), bare(), settings, seed, grid, zero=not network.sigmas)
                 return examine(passes, splits, settings.bins, settings.minimum_count)
 
             each.append(stages.json(f"{name}-seed-{seed}", {**identity, "grid": list(grid)}, one))

@@ -245,18 +245,6 @@ def test_pep_disagrees_with_the_paper_out_of_distribution_unless_its_gain_is_sur
     assert ("Out of distribution PEP does not help" in found) == disagrees
 
 
-def test_a_result_of_version_0_1_out_of_distribution_is_one_network_without_intervals(tmp_path: Path) -> None:
-    methods = {
-        name: {"kl": 0.5, "auroc": auroc, "fpr95": 0.7, "nll": 0.16, "error": 0.04}
-        for name, auroc in (("network", 0.7547), ("PEP", 0.745))
-    }
-    found = ood_page(tmp_path, {"methods": methods, "settings": {"seed": 17}})
-    assert "| network | entropy | 0.7547 |  | 70.00 |" in found
-    assert "| PEP | entropy | 0.7450 | -0.0097 | 70.00 |" in found
-    assert "One network, trained with seed 17." in found
-    assert "a difference of -0.0097 for the only trained network" in found
-
-
 def test_figure_3_has_a_row_of_panels_for_each_choice_of_layers() -> None:
     """Without the layers of Table 2 (version 0.1) one row, and also if one of the experiments lacks them."""
     points = [
