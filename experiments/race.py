@@ -316,6 +316,12 @@ def write_page(folder: Path) -> dict[str, Any]:
     return found
 
 
+def _mirror_is_enough(rows: dict[str, Any]) -> bool:
+    """Whether two views without noise are better than what the race chooses, for fewer passes."""
+    mirror, race = rows.get("mirror image, T"), rows["race"]
+    return mirror is not None and mirror["nll"] < race["nll"] and mirror["passes"] < race["passes"]
+
+
 def page(found: dict[str, dict[str, Any]]) -> str:
     """The page: a table for each network, and what holds."""
     lines = [
@@ -356,6 +362,13 @@ def page(found: dict[str, dict[str, Any]]) -> str:
         cells[2] += f" ({best.split()[0]})"
         race = f"**{rows['race']['nll']:.4f}** ({rows['race']['passes']:.1f})"
         lines.append(f"| {title_of(name)} | {' | '.join(cells)} | {race} |")
+    regrets = [title_of(name) for name, c in found.items() if _mirror_is_enough(c["methods"])]
+    if regrets:
+        lines += [
+            "",
+            "Two views with T alone have a lower NLL than the race's choice, and need fewer passes, on "
+            f"{'; '.join(regrets)}: one standard error on the tuning images may not show that noise adds nothing.",
+        ]
     for name, content in found.items():
         made, asked = content["provenance"], content["settings"]
         lines += [

@@ -76,3 +76,10 @@ def test_the_page_has_one_row_for_each_network_and_stars_where_the_race_differs(
     text = race.page({"mnist-mlp": content})
     assert "| MNIST (MLP) (Table 2) | 0.5000 | 0.4000* | 0.3000 (vector) |  | **0.3100** (2.0) |" in text
     assert "The race chose: one (4 of 5), two (1 of 5)." in text
+    assert "Two views" not in text
+    mirror = {"nll": 0.30, "passes": 2, **scores}
+    dear = content["methods"]["race"] | {"passes": 4}
+    cheap = content | {"methods": content["methods"] | {"mirror image, T": mirror, "race": dear}}
+    assert "need fewer passes, on MNIST (MLP) (Table 2): one standard error" in race.page({"mnist-mlp": cheap})
+    equal = cheap | {"methods": cheap["methods"] | {"mirror image, T": mirror | {"passes": 4}}}
+    assert "Two views" not in race.page({"mnist-mlp": equal})
