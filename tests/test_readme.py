@@ -98,6 +98,16 @@ def test_the_table_is_that_of_the_demos_run():
     assert table.strip() == update_readme.table(run).strip()
 
 
+def test_the_readme_says_of_the_race_what_its_page_says():
+    """That page is written from the results."""
+    better, networks, worse = re.search(
+        r"Against temperature scaling, .* better on (\d+) of (\d+) networks, and significantly worse on (\d+)\.",
+        (ROOT / "docs" / "race.md").read_text(),
+    ).groups()
+    assert f"On {better} of {networks} networks, from a small MLP to ResNet50, the race's" in README.read_text()
+    assert worse == "0"
+
+
 def test_the_table_by_hand():
     """Of a run with two methods: signs, a p-value that is printed, percentages."""
     scores = {"estimates": {"nll": {"value": 0.4}, "ece": {"value": 0.0612}, "error": {"value": 0.1}}, "items": 5000}

@@ -57,9 +57,8 @@ class Golden:
         lowest, start = self.lower or 0.0, self.lower or START * request.perturbation.scale()
         upper = self.upper or max(grow_bracket(plain, start), GROWTH * lowest)
         left, right = golden_section(plain, lowest, upper, self.iterations)
-        if (
-            joint
-        ):  # golden section between the neighbors of the best sigma so far, down to an interval of the same width
+        if joint:
+            # Golden section between the neighbors of the best sigma so far, down to an interval of the same width.
             end = self.upper or max(grow_bracket(profile, start, reach=max(known)), GROWTH * lowest)
             width, sigmas = right - left, sorted(known)
             best = max(range(len(sigmas)), key=lambda k: profile(sigmas[k]))
