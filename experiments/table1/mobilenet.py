@@ -21,19 +21,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from experiments.resume import write_atomically
+from experiments.table1.resnet50 import TORCH_SUFFIXES
 
 #: Channels and stride of each block, with alpha = 0.25.
 BLOCKS = ((16, 1), (32, 2), (32, 1), (64, 2), (64, 1), (128, 2), *((128, 1),) * 5, (256, 2), (256, 1))
 EPSILON = 1e-3
-_SUFFIXES = {
-    "kernel": "weight",
-    "depthwise_kernel": "weight",  # Keras 2
-    "bias": "bias",
-    "gamma": "weight",
-    "beta": "bias",
-    "moving_mean": "running_mean",
-    "moving_variance": "running_var",
-}
+SUFFIXES = TORCH_SUFFIXES | {"depthwise_kernel": "weight"}  # of Keras 2
 
 
 class Block(nn.Module):
@@ -84,14 +77,12 @@ def torch_name(keras_name: str) -> str:
     Keras 3 may put the model's own name in front; Keras 2 puts the layer's name twice and ends in `:0`.
     """
     layer, suffix = keras_name.removesuffix(":0").split("/")[-2:]
-    if suffix not in _SUFFIXES:
-        raise ValueError(
-            f"{keras_name} is no array of a MobileNet: it ends in {suffix}, not in {', '.join(_SUFFIXES)}."
-        )
+    if suffix not in SUFFIXES:
+        raise ValueError(f"{keras_name} is no array of a MobileNet: it ends in {suffix}, not in {', '.join(SUFFIXES)}.")
     parts = re.fullmatch(r"conv_(dw|pw)_(\d+)(_bn)?", layer)
     if parts:
         layer = f"block{parts[2]}.{'bn' if parts[3] else 'conv'}_{parts[1]}"
-    return f"{layer}.{_SUFFIXES[suffix]}"
+    return f"{layer}.{SUFFIXES[suffix]}"
 
 
 def state_from_keras(arrays: Mapping[str, np.ndarray]) -> dict[str, Tensor]:

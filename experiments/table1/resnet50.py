@@ -28,7 +28,9 @@ from experiments.resume import write_atomically
 
 BLOCKS = (3, 4, 6, 3)
 EPSILON = 1.001e-5  # of Keras 3
-_SUFFIXES = {
+
+#: What Keras calls an array at the end of its name, and torch's word for it.
+TORCH_SUFFIXES = {
     "kernel": "weight",
     "bias": "bias",
     "gamma": "weight",
@@ -95,8 +97,10 @@ def torch_name(keras_name: str) -> str:
     Keras 3 may put the model's own name in front.
     """
     layer, suffix = keras_name.split("/")[-2:]
-    if suffix not in _SUFFIXES:
-        raise ValueError(f"{keras_name} is no array of a ResNet50: it ends in {suffix}, not in {', '.join(_SUFFIXES)}.")
+    if suffix not in TORCH_SUFFIXES:
+        raise ValueError(
+            f"{keras_name} is no array of a ResNet50: it ends in {suffix}, not in {', '.join(TORCH_SUFFIXES)}."
+        )
     old = re.fullmatch(r"(res|bn)(\d)([a-f])_branch(1|2[abc])", layer)
     new = re.fullmatch(r"(conv\d_block\d)_(\d)_(conv|bn)", layer)
     if old:
@@ -105,7 +109,7 @@ def torch_name(keras_name: str) -> str:
     elif new:
         layer = f"{new[1]}.{new[3]}{new[2]}"
     renamed = {"conv1": "conv1_conv", "bn_conv1": "conv1_bn", "fc1000": "predictions"}
-    return f"{renamed.get(layer, layer)}.{_SUFFIXES[suffix]}"
+    return f"{renamed.get(layer, layer)}.{TORCH_SUFFIXES[suffix]}"
 
 
 def state_from_keras(arrays: Mapping[str, np.ndarray]) -> dict[str, Tensor]:
