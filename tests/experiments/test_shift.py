@@ -6,6 +6,7 @@ import json
 import shutil
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from experiments.image_sets import read_image_set
 from experiments.page.shift_page import page_of, write_page
 from experiments.resume import fingerprint
 from experiments.table1.cifar_resnet import CifarResNet
-from experiments.table1.imagenet_networks import NETWORKS
+from experiments.table1.imagenet_networks import NETWORKS, cifar_resnet
 from experiments.unknown_images import intervals
 from tests.experiments.conftest import drawn, write_idx
 
@@ -132,10 +133,12 @@ def silent(text: str) -> None:
 
 @pytest.fixture
 def small_run(data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> shift.Settings:
-    """One corruption of 30 images, for random weights."""
+    """One corruption of 30 images, for random weights of a network with 8 layers in place of 20."""
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)
-    torch.save({"state_dict": CifarResNet(20).state_dict()}, tmp_path / "ResNet20-CIFAR10.th")
+    small = replace(NETWORKS["ResNet20-CIFAR10"], build=partial(cifar_resnet, 8))
+    monkeypatch.setitem(NETWORKS, "ResNet20-CIFAR10", small)
+    torch.save({"state_dict": CifarResNet(8).state_dict()}, tmp_path / "ResNet20-CIFAR10.th")
     return shift.Settings(
         data=data_folder, out=tmp_path / "results", checkpoints=tmp_path / "work", weights=tmp_path, say=silent,
         networks=("ResNet20-CIFAR10",), corruptions=("contrast",), severities=(1,), tuning=60, images=30, size=2,

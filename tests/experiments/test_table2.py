@@ -94,7 +94,9 @@ def test_the_columns_are_what_the_library_says_of_the_same_networks(whole: tuple
         layers = r"^dense\d\.weight$"
         pep = pm.fit(network, validation, parameters=layers, size=10, noise=noise, search=search)
         assert columns["pep"]["sigma"][index] == pytest.approx((pep.search.lower + pep.search.upper) / 2)
-        chosen = pm.evaluate(pm.calibrate(network, validation, 10, noise=pm.Noise(seed=seed)), test)
+        chosen = pm.evaluate(
+            pm.calibrate(network, validation, settings.our_tuning_size, noise=pm.Noise(seed=seed)), test
+        )
         assert columns["race"]["scores"]["nll"][index] == pytest.approx(chosen.nll.value, rel=1e-4)
         joint = columns["pep_temperature"]
         assert joint["scores"]["nll"][index] == pytest.approx(columns["temperature"]["scores"]["nll"][index], abs=0.5)
@@ -109,7 +111,6 @@ def test_the_columns_are_what_the_library_says_of_the_same_networks(whole: tuple
         "seed 18: epoch  2",
         pytest.param(": baseline", marks=pytest.mark.slow),
         pytest.param("dropout, seed 18: epoch  1", marks=pytest.mark.slow),
-        pytest.param(": swa", marks=pytest.mark.slow),
         ": pep_default",
     ],
 )
