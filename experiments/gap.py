@@ -18,7 +18,7 @@ from torch import nn
 
 import peppermill as pm
 from experiments import table1
-from experiments.printed import printed_fit, printed_score
+from experiments.printed import TABLE1_NETWORKS, printed_fit, printed_score
 from experiments.resume import Stages, fingerprint, write_result
 from experiments.settings import arithmetic
 from experiments.table1.imagenet import WAYS, listing, pictures
@@ -40,7 +40,15 @@ class Settings(table1.Settings):
     tuning: int = 1000  # images that tune, of those that there are
     splits: int = 20
     noise_seeds: int = 1
-    ways: tuple[str, ...] = (*WAYS, KERAS_3)
+    ways: tuple[str, ...] = (*WAYS, KERAS_3)  # the first is what the others are compared with
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.networks) != 1 or self.networks[0] not in TABLE1_NETWORKS:
+            raise ValueError(f"`networks` must be one network with a printed row: {', '.join(TABLE1_NETWORKS)}.")
+        if self.ways[:1] != WAYS[:1] or not {*self.ways} <= {*WAYS, KERAS_3}:
+            known = ", ".join((*WAYS, KERAS_3))
+            raise ValueError(f"`ways` must begin with {WAYS[0]!r} and may go on with the others of {known}.")
 
 
 def main(settings: Settings) -> dict[str, Any]:
@@ -168,6 +176,7 @@ def gains(
         columns["error"].append(float(wrong[test] @ weight))
         columns["temperature"].append(float((network - temperature)[test] @ weight))
     tested_images = count > 0
-    mean = total[tested_images] / count[tested_images]
-    spread = np.sqrt(np.average((mean - mean.mean()) ** 2, weights=weights[tested_images]) / tested_images.sum())
+    mean, weight = total[tested_images] / count[tested_images], weights[tested_images]
+    squares = (mean - np.average(mean, weights=weight)) ** 2
+    spread = np.sqrt(np.average(squares, weights=weight) / tested_images.sum())
     return {key: float(np.mean(values)) for key, values in columns.items()} | {"pep_error": float(spread)}

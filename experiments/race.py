@@ -52,9 +52,7 @@ class Settings(Machine):
     weights: Path | None = None  # a file, or a folder of files with the networks' names
     tuning_share: float = 0.5  # of the images that tune
     batch_size: int = 500
-    only: int | None = (
-        None  # this split alone, and no result: several processes share the work, and a last one reads it
-    )
+    only: int | None = None  # run this split alone and write no result: for several processes
 
 
 @dataclass(frozen=True, eq=False)
@@ -229,11 +227,8 @@ def halves(model: Any, inputs: Tensor, labels: Tensor, settings: Settings, mirro
         order = torch.from_numpy(np.random.default_rng(split).permutation(count))
         tuning, test = order.split([int(count * settings.tuning_share), count - int(count * settings.tuning_share)])
         tuning, test = tuning.sort().values, test.sort().values
-        parts, options = (
-            [(inputs[part], labels[part]) for part in (tuning, test)],
-            options_of(settings, inputs[0, 0].numel()),
-        )
-        yield Case(model, *parts, test, mirror, options)
+        parts = [(inputs[part], labels[part]) for part in (tuning, test)]
+        yield Case(model, *parts, test, mirror, options_of(settings, inputs[0, 0].numel()))
 
 
 def examine(case: Case, seed: int, first: bool, settings: Settings) -> dict[str, Any]:

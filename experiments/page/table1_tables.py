@@ -122,9 +122,13 @@ def gap_table(found: Mapping[str, Any]) -> str:
 
 
 def most_of_the_gap(found: Mapping[str, Any]) -> str:
-    """The change that brings our gain nearest to the printed one."""
+    """The change that brings our gain nearest to the printed one, if any does."""
     best = max(found["rows"][1:], key=lambda row: float(row["share"]))
-    return f"{best['name']} ({100 * best['share']:.0f} %)"
+    return (
+        f"{best['name']} ({100 * best['share']:.0f} %) explains most"
+        if best["share"] > 0
+        else "none explains any of it"
+    )
 
 
 def seeds_of(row: Mapping[str, Any]) -> int:

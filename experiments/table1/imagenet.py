@@ -95,13 +95,13 @@ def pictures(
     return Pictures(pixels, torch.tensor(source.labels), digest)
 
 
-#: How images are resized: ours, and what might explain the distance to the paper.
-WAYS = {
-    "bicubic": "Pillow's bicubic resize with antialiasing, centre crop",
-    "bicubic without antialiasing": "OpenCV's bicubic resize, as in the authors' scripts",
-    "squashed": "the whole image resized to the crop, whatever its proportions",
-    "JPEG 75": "compressed once more with quality 75, after the resize",
-}
+#: How images may be prepared: ours, and what might explain the distance to the paper.
+WAYS = (
+    "bicubic",  # Pillow's resize with antialiasing, centre crop
+    "bicubic without antialiasing",  # OpenCV's resize, as in the authors' scripts
+    "squashed",  # the whole image resized to the crop, whatever its proportions
+    "JPEG 75",  # compressed once more with quality 75, after the resize
+)
 
 
 def prepared(path: Path, short: int, crop: int, way: str = "bicubic") -> np.ndarray:

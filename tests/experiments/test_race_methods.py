@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,14 @@ def test_seeds_splits_and_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         additions=False,
         say=said.append,
     )
+    assert race.main(replace(settings, only=1)) == {}  # as another process would
+    assert [path.name for path in tmp_path.glob("race*")] == ["race"]  # a stage, no result and no page
+    stage = next((tmp_path / "race").iterdir())
+    assert stage.name == "demo-1-1.json"
+    before = stage.stat().st_mtime_ns
+    said.clear()
     race.main(settings)
+    assert stage.stat().st_mtime_ns == before  # read, not computed again
     assert [line.split(":")[0] for line in said] == [
         "demo, split 1, noise 1",
         "demo, split 1, noise 2",

@@ -180,6 +180,23 @@ def test_the_papers_search_sees_five_members_and_sigma_0_only_where_it_may(image
     assert list(passes_of(model, whole, bare.log_probs, asked, seed=1, grid=(0.1,), zero=False).few) == [0.1]
 
 
+@pytest.mark.parametrize("size", [1, 3, 10])
+def test_members_that_share_passes_are_those_of_ensembles_of_their_own(images: Path, tmp_path: Path, size: int) -> None:
+    asked = settings(images, tmp_path, size=size)
+    data, model = row_pictures(NETWORKS["Small"], asked), small_network()
+    whole = TENSORFLOW(data.pixels), data.labels
+    found = passes_of(model, whole, pm.predict(model, whole).log_probs, asked, seed=1, grid=(0.05, 0.2), zero=False)
+    for antithetic, averages, count in (
+        (False, found.independent, size),
+        (True, found.antithetic, max(1, size // 2 * 2)),
+    ):
+        noise = pm.Noise("gaussian", antithetic=antithetic, seed=1)
+        for sigma in (0.05, 0.2):
+            alone = pm.PepEnsemble.at_sigma(model, sigma, parameters="conv", size=count, noise=noise)
+            expected = pm.predict(alone, whole).log_probs
+            torch.testing.assert_close(averages[sigma].double(), expected, rtol=1e-4, atol=1e-5)
+
+
 def test_the_mixed_estimate_by_hand() -> None:
     """Two images, two seeds: mean squares 9, 4 and 1; variance (9 + 4 - 1) / 4; freedom 12^2 / (81 + 16 + 1)."""
     found = mixed(np.array([[1.0, 2.0], [3.0, 6.0]]))
@@ -346,3 +363,28 @@ def test_the_gap_changes_what_it_says_and_nothing_else(gaps: dict[str, Any]) -> 
     assert not np.array_equal(stages["ResNet50-JPEG-75"]["network"], usual)
     page = table1_tables.gap_table(gaps["content"])
     assert page.splitlines()[-1].startswith("| *printed* | 26.09 | 1.084 | -0.027 | -0.061 | 2.60 | 100 % |")
+    assert table1_tables.most_of_the_gap({"rows": [{}, {"name": "a", "share": 0.2}, {"name": "b", "share": -1}]}) == (
+        "a (20 %) explains most"
+    )
+    assert table1_tables.most_of_the_gap({"rows": [{}, {"name": "a", "share": -0.2}]}) == "none explains any of it"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"ways": ("squashed",)}, "`ways` must begin with 'bicubic'"),
+        ({"ways": ("bicubic", "bilinear")}, "`ways` must begin with 'bicubic'"),
+        ({"networks": ("MobileNetV2",)}, "one network with a printed row: DenseNet121"),
+    ],
+)
+def test_the_gap_needs_a_row_to_compare_with(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        gap.Settings(**changes)
+
+
+def test_half_precision_is_for_the_members_alone(images: Path, tmp_path: Path, whole: dict[str, Any]) -> None:
+    found = table1.main(settings(images, tmp_path, precision="float16"))["Small"]["columns"]
+    for method, column in whole["columns"].items():
+        same = method in ("network", "temperature")
+        assert (found[method]["scores"]["nll"] == column["scores"]["nll"]) == same
+        assert np.allclose(found[method]["scores"]["nll"], column["scores"]["nll"], atol=0.02)
