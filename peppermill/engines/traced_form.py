@@ -89,7 +89,7 @@ class TracedForm:
                 node.meta["varies"] = varies
             self.arguments.append((argument, None if varies else self._tensors(argument, self.state)))
         is_float32 = all(value.dtype == torch.float32 for value in self.state.values() if value.is_floating_point())
-        if self.device.type == "cuda" and is_float32 and not self.precision and not torch.is_autocast_enabled("cuda"):
+        if self.device.type == "cuda" and is_float32 and not torch.is_autocast_enabled("cuda"):
             fuse_relu(self.graph)
         self.function = fx.GraphModule(nn.Module(), self.graph)
         self.run: Callable[..., Tensor] = self.function.forward  # without the checks for hooks of a call of the module
@@ -210,8 +210,7 @@ def _sees_no_border(node: Node) -> bool:
 
 
 def fuse_relu(graph: fx.Graph) -> None:
-    """Let cuDNN add the bias, another tensor and the ReLU to a float32 convolution in one kernel; not in bfloat16,
-    in which this reads memory that it must not (torch 2.11)."""
+    """Let cuDNN add the bias, another tensor and the ReLU to a convolution in one kernel."""
     for node in [node for node in graph.nodes if node.target in RELUS]:
         first = node.args[0]
         is_sum = first.target in (operator.add, operator.iadd) and len(first.users) == 1
@@ -221,13 +220,17 @@ def fuse_relu(graph: fx.Graph) -> None:
         conv: Node = next((each for each in once if isinstance(each.args[4], tuple) and each.args[6] == 1), None)
         if conv is None:
             continue
-        x, weight, bias, *places = conv.args
+        other = None if added == (first,) else added[1] if added[0] is conv else added[0]
         with graph.inserting_before(node):
-            if added == (first,):
-                fused = graph.call_function(torch.cudnn_convolution_relu, (x, weight, bias, *places))
-            else:
-                other = added[1] if added[0] is conv else added[0]
-                fused = graph.call_function(torch.cudnn_convolution_add_relu, (x, weight, other, 1.0, bias, *places))
+            fused = graph.call_function(convolution_relu, (other, *conv.args))
         node.replace_all_uses_with(fused)
         for old in dict.fromkeys((node, first, conv)):
             graph.erase_node(old)
+
+
+def convolution_relu(other: Tensor | None, x: Tensor, weight: Tensor, bias: Tensor | None, *places: Any) -> Tensor:
+    """ReLU(convolution + bias + other) in the precision of the weights: autocast does not know these operators."""
+    x = x.to(weight.dtype)
+    if other is None:
+        return torch.cudnn_convolution_relu(x, weight, bias, *places)
+    return torch.cudnn_convolution_add_relu(x, weight, other.to(weight.dtype), 1.0, bias, *places)
