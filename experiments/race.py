@@ -52,6 +52,7 @@ class Settings(Machine):
     weights: Path | None = None  # a file, or a folder of files with the networks' names
     tuning_share: float = 0.5  # of the images that tune
     batch_size: int = 500
+    precision: str = "tf32"  # of products on a GPU: float32 or tf32; or float16, for the members alone
     only: int | None = None  # run this split alone and write no result: for several processes
 
 
@@ -172,6 +173,7 @@ def main(settings: Settings) -> dict[str, Any]:
             for seed in range(settings.noise_seeds) if split == 0 else [split]:
                 made_of = {"passes": settings.passes, "split": fingerprint(case.items), "seed": seed}
                 made_of |= {} if settings.additions else {"additions": False}
+                made_of |= {} if settings.precision == "tf32" else {"precision": settings.precision}
                 with arithmetic(settings.precision), warnings.catch_warnings():
                     warnings.simplefilter("ignore", pm.PepWarning)  # a best sigma of 0 is a number of the table
                     compute = partial(examine, case, seed, split > 0 or seed == 0, settings)
@@ -196,8 +198,9 @@ SHOWN = ("temperature scaling", "vector scaling", "PEP, T", "PEP by layer, vecto
 
 def options_of(settings: Settings, pixels: int = 0) -> dict[str, Any]:
     """A GPU takes larger batches; and no CUDA graphs for small images: a capture does not pay for one prediction."""
-    keeps = settings.device == "cpu" or pixels > 100**2
-    return {"batch_size": settings.batch_size, "engine": "auto" if keeps else "loop"}
+    engine = "auto" if settings.device == "cpu" or pixels > 100**2 else "loop"
+    low = ":float16" if settings.precision == "float16" else ""
+    return {"batch_size": settings.batch_size, "engine": f"{engine}{low}"}
 
 
 def cases(name: str, settings: Settings) -> Iterator[Case]:
