@@ -44,11 +44,17 @@ def small_site(tmp_path):
     return tmp_path
 
 
-def test_a_broken_link_stops_the_build(small_site):
-    (small_site / "docs" / "index.md").write_text("# Start\n\n[gone](gone.md)\n", encoding="utf-8")
+def test_a_broken_link_stops_the_build_and_mathematics_needs_no_scripts(small_site):
+    """The pages are written before the build stops."""
+    start = "# Start\n\n[gone](gone.md)\n\n" + r"$\sigma^2 < 1$ and $$\sum_i x_i$$ cost \$5."
+    (small_site / "docs" / "index.md").write_text(start, encoding="utf-8")
     done = build(small_site / "site", small_site / "mkdocs.yml")
     assert done.returncode != 0
     assert "'gone.md', but the target is not found" in done.stderr
+    html = (small_site / "site" / "index.html").read_text(encoding="utf-8")
+    assert html.count("<math") == 2
+    assert "<mo>&#x0003C;</mo>" in html  # <
+    assert "$5" in html
 
 
 def test_a_public_name_without_a_section_stops_the_build(small_site):
@@ -65,15 +71,6 @@ def test_every_public_name_has_an_anchor_with_its_words(site):
     assert "Find sigma* on validation data" in page
 
 
-def test_mathematics_is_rendered_without_scripts(small_site):
-    (small_site / "docs" / "index.md").write_text(r"$\sigma^2 < 1$ and $$\sum_i x_i$$ cost \$5.", encoding="utf-8")
-    build(small_site / "site", small_site / "mkdocs.yml")
-    html = (small_site / "site" / "index.html").read_text(encoding="utf-8")
-    assert html.count("<math") == 2
-    assert "<mo>&#x0003C;</mo>" in html  # <
-    assert "$5" in html
-
-
 @pytest.fixture(scope="module")
 def browser():
     playwright = pytest.importorskip("playwright.sync_api")
@@ -85,17 +82,24 @@ def browser():
         launched.close()
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (420, "dark")])
-def test_no_page_is_wider_than_the_screen_or_asks_the_network(site, browser, width, scheme):
-    tab = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme).new_page()
+def test_no_page_is_wider_than_the_screen_or_asks_the_network(site, browser):
+    """A wide and light screen and a narrow and dark one: a page is loaded on one of them and shown on both."""
+    tab = browser.new_context().new_page()
     wide, said, asked = [], [], []
     tab.on("console", lambda message: said.append(message.text))
     tab.on("request", lambda request: asked.append(request.url))
+    screens = [(1400, "light"), (420, "dark")]
     for page in sorted(site.rglob("*.html")):
-        if page.name != "404.html":
-            tab.goto(page.as_uri(), wait_until="load")
+        if page.name == "404.html":
+            continue
+        for width, scheme in screens:
+            tab.set_viewport_size({"width": width, "height": 900})
+            tab.emulate_media(color_scheme=scheme)
+            if tab.url != page.as_uri():
+                tab.goto(page.as_uri(), wait_until="load")
             if tab.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth"):
-                wide.append(page.name)
+                wide.append((page.name, width))
+        screens.reverse()  # the next page is loaded on the screen that this one ended on
     assert wide == []
     assert said == []
     assert [address for address in asked if not address.startswith(("file:", "data:"))] == []

@@ -100,16 +100,22 @@ def opened(run, opener):
 @pytest.mark.parametrize(
     "change",
     [
-        lambda run: run,
         lambda run: replace(run, sweep=None),
         lambda run: pm.Run("a sweep", {}, (), run.sweep, run.provenance),
         lambda run: pm.Run("nothing", {}, ()),
         lambda run: [run, replace(run, title="another", effects=None), replace(run, methods=())],
     ],
-    ids=["whole", "no sweep", "only a sweep", "nothing", "three runs"],
+    ids=["no sweep", "only a sweep", "nothing", "three runs"],
 )
 def test_it_opens_without_complaint_and_asks_nobody(run, opener, change):
-    found = opener(change(run))
+    check_that_all_is_well(opener(change(run)))
+
+
+def test_the_whole_page_opens_without_complaint_and_asks_nobody(opened):
+    check_that_all_is_well(opened)
+
+
+def check_that_all_is_well(found):
     assert found.complaints == []
     assert [re.sub(r".*/", "", url)[:15] for url in found.requests if not url.startswith(("data:", "blob:"))] == [
         "report.html"
@@ -289,10 +295,14 @@ def test_items_show_their_image_and_what_the_members_say(opened, content):
         assert plot.locator(".shapelayer path").count() == 2
 
 
-def test_names_stay_text_in_the_browser(run, opener):
+@pytest.fixture(scope="module")
+def two_runs(run, opener):
+    return opener([run, replace(run, title=CLASS_NAMES[4])])
+
+
+def test_names_stay_text_in_the_browser(two_runs):
     """In the texts, in the figures and beside the pointer; and nothing in a name has run."""
-    found = opener([run, replace(run, title=CLASS_NAMES[4])])
-    page = found.page
+    page = two_runs.page
     assert page.evaluate("window.broken") is None
     assert page.locator("main b, main i").filter(has_text="bold").count() == 0
     labels = page.locator("#run-1 [data-figure=classes] .ytick text").all_text_contents()
@@ -300,13 +310,13 @@ def test_names_stay_text_in_the_browser(run, opener):
     page.locator("#run-1 [data-figure=overfitting] .points path").first.hover(force=True)
     page.wait_for_selector("[data-figure=overfitting] .hoverlayer text")
     assert HOSTILE in page.locator("[data-figure=overfitting] .hoverlayer").text_content()
-    assert HOSTILE in " ".join(found.texts(".provenance"))
+    assert HOSTILE in " ".join(two_runs.texts(".provenance"))
     assert page.locator("option").all_text_contents() == [f"1 · a run of {HOSTILE}", f"2 · {CLASS_NAMES[4]}"]
-    assert found.complaints == []
+    assert two_runs.complaints == []
 
 
-def test_one_of_several_runs_is_shown_in_detail(run, opener):
-    page = opener([run, replace(run, title="the second")]).page
+def test_one_of_several_runs_is_shown_in_detail(two_runs):
+    page = two_runs.page
     assert page.locator("article:visible").count() == 1
     page.locator("#chosen").select_option("2")
     page.wait_for_selector("#run-2 [data-figure=sigma] svg")
@@ -316,36 +326,43 @@ def test_one_of_several_runs_is_shown_in_detail(run, opener):
     assert page.locator("[data-figure=change]:visible").count() == 3
 
 
-def test_a_run_that_was_hidden_while_the_window_changed_fits_when_it_is_shown(run, opener):
-    found = opener([run, replace(run, title="the second")])
-    found.page.locator("#chosen").select_option("2")
-    found.page.set_viewport_size(NARROW)
-    found.page.locator("#chosen").select_option("1")
-    plots = found.page.locator("#run-1 .plot")
+def test_a_run_that_was_hidden_while_the_window_changed_fits_when_it_is_shown(two_runs):
+    page = two_runs.page
+    page.locator("#chosen").select_option("2")
+    page.set_viewport_size(NARROW)
+    page.locator("#chosen").select_option("1")
+    plots = page.locator("#run-1 .plot")
     assert plots.count() > 10
     width = "plot => plot.querySelector('svg.main-svg').getBoundingClientRect().width - plot.clientWidth"
-    until(found.page, lambda: all(abs(gap) < 1 for gap in plots.evaluate_all(f"plots => plots.map({width})")))
-    assert found.complaints == []
+    until(page, lambda: all(abs(gap) < 1 for gap in plots.evaluate_all(f"plots => plots.map({width})")))
+    page.set_viewport_size(WIDE)
+    assert two_runs.complaints == []
 
 
-def test_a_change_of_theme_restyles_the_figures(run, opener):
-    page = opener(run).page
-    color = "document.querySelector('[data-figure=sigma] .xtick text').style.fill"
-    soft = "getComputedStyle(document.documentElement).getPropertyValue('--soft').trim()"
+def color_of_ticks(page):
+    color = page.evaluate("document.querySelector('[data-figure=sigma] .xtick text').style.fill")
+    return "#" + "".join(f"{int(part):02x}" for part in re.findall(r"\d+", color)[:3])
 
-    def hexadecimal():
-        return "#" + "".join(f"{int(part):02x}" for part in re.findall(r"\d+", page.evaluate(color))[:3])
 
-    assert hexadecimal() == page.evaluate(soft)
-    light = page.evaluate(soft)
+def soft_color(page):
+    """The theme's, in which the ticks are written."""
+    return page.evaluate("getComputedStyle(document.documentElement).getPropertyValue('--soft').trim()")
+
+
+def test_a_change_of_theme_restyles_the_figures(opened):
+    page = opened.page
+    light = soft_color(page)
+    assert color_of_ticks(page) == light
     page.emulate_media(color_scheme="dark")
-    until(page, lambda: hexadecimal() == page.evaluate(soft) != light)
+    until(page, lambda: color_of_ticks(page) == soft_color(page) != light)
+    page.emulate_media(color_scheme="light")
+    until(page, lambda: color_of_ticks(page) == soft_color(page) == light)
 
 
 def test_it_is_open_within_two_seconds_with_a_thousand_classes(run, browser, tmp_path):
-    """In processor time of the page's own thread; the quickest of three, for the machine may have other work."""
+    """In processor time of the page's own thread; one of three attempts, for the machine may have other work."""
     path = pm.write_report(large_run(run, items=5_000), tmp_path / "report.html")
-    assert 0.05 < min(seconds_to_open(browser, path) for _ in range(3)) < 2.0
+    assert any(0.05 < seconds_to_open(browser, path) < 2.0 for _ in range(3))
 
 
 def seconds_to_open(browser, path):
@@ -362,27 +379,31 @@ def seconds_to_open(browser, path):
     return spent["TaskDuration"]
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("viewport", [WIDE, MIDDLE, NARROW], ids=["wide", "middle", "narrow"])
-def test_it_fits_its_window_and_is_photographed(run, opener, tmp_path, viewport, scheme):
-    """`PEPPERMILL_SCREENSHOTS=folder` keeps the pictures, to be looked at."""
-    page = opener(run, viewport=viewport, scheme=scheme).page
-    assert page.evaluate("document.documentElement.scrollWidth") <= viewport["width"]
-    wider = "all => all.filter(e => e.getBoundingClientRect().right > document.documentElement.clientWidth + 1).length"
-    assert page.locator("h1, h2, .sentence, .tile, figure, .item, .control, .numbers dd").evaluate_all(wider) == 0
-    right = "getBoundingClientRect().right"
-    beyond = f"all => all.filter(e => e.{right} > e.closest('figure, .item').{right}).length"
-    assert page.locator(".plot .main-svg:visible, .layers img").evaluate_all(beyond) == 0
-    if viewport is not NARROW:  # where it scrolls
-        assert page.locator(".scroll").evaluate_all("all => all.filter(e => e.scrollWidth > e.clientWidth).length") == 0
-    folder = os.environ.get("PEPPERMILL_SCREENSHOTS", tmp_path)
-    path = f"{folder}/{viewport['width']}-{scheme}.png"
-    page.screenshot(path=path, full_page=True)
-    picture = Image.open(path).convert("RGB")
-    background = json.loads(
-        page.evaluate("JSON.stringify(getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number))")
-    )
-    assert picture.width == viewport["width"]
-    assert picture.height > 3 * viewport["height"]
-    assert list(picture.getpixel((2, 2))) == background
-    assert (sum(background) < 200) == (scheme == "dark")
+def test_it_fits_its_window_and_is_photographed_in_both_themes(run, opener, tmp_path, viewport):
+    """Opened in the dark theme, changed to the light one; `PEPPERMILL_SCREENSHOTS=folder` keeps the pictures."""
+    page = opener(run, viewport=viewport, scheme="dark").page
+    for scheme in ("dark", "light"):
+        page.emulate_media(color_scheme=scheme)
+        until(page, lambda: color_of_ticks(page) == soft_color(page))
+        assert page.evaluate("document.documentElement.scrollWidth") <= viewport["width"]
+        outside = "e => e.getBoundingClientRect().right > document.documentElement.clientWidth + 1"
+        parts = page.locator("h1, h2, .sentence, .tile, figure, .item, .control, .numbers dd")
+        assert parts.evaluate_all(f"all => all.filter({outside}).length") == 0
+        right = "getBoundingClientRect().right"
+        beyond = f"all => all.filter(e => e.{right} > e.closest('figure, .item').{right}).length"
+        assert page.locator(".plot .main-svg:visible, .layers img").evaluate_all(beyond) == 0
+        if viewport is not NARROW:  # where it scrolls
+            wider = "all => all.filter(e => e.scrollWidth > e.clientWidth).length"
+            assert page.locator(".scroll").evaluate_all(wider) == 0
+        folder = os.environ.get("PEPPERMILL_SCREENSHOTS", tmp_path)
+        path = f"{folder}/{viewport['width']}-{scheme}.png"
+        page.screenshot(path=path, full_page=True)
+        picture = Image.open(path).convert("RGB")
+        background = json.loads(
+            page.evaluate("JSON.stringify(getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number))")
+        )
+        assert picture.width == viewport["width"]
+        assert picture.height > 3 * viewport["height"]
+        assert list(picture.getpixel((2, 2))) == background
+        assert (sum(background) < 200) == (scheme == "dark")
