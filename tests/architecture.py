@@ -508,14 +508,14 @@ def riddles() -> list[str]:
 def opened_by_table2() -> set[str]:
     """What runs of `experiments/` in a tiny Table 2 on a CPU; the files of the library do not count."""
     from experiments import table2
-    from tests.experiments.conftest import write_data
-    from tests.experiments.test_table2 import tiny
+    from tests.experiments.conftest import tiny, write_data
 
     with TemporaryDirectory() as folder:
         data, runs = write_data(Path(folder) / "data"), count()
 
         def run() -> None:
-            table2.main(tiny(data, Path(folder) / str(next(runs)), models=1))
+            small = {"models": 1, "epochs": 1, "size": 2, "items": 20, "our_tuning_size": 2}
+            table2.main(tiny(data, Path(folder) / str(next(runs)), **small))
 
         run()
         return files_executed(run, ROOT / "experiments")

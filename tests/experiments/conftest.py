@@ -5,11 +5,14 @@ from __future__ import annotations
 import gzip
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import peppermill as pm
+from experiments import table2
+from experiments.settings import Settings
 
 
 def drawn(items: int, classes: int, shape: tuple[int, ...], seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -43,6 +46,22 @@ def write_data(folder: Path, seed: int = 0) -> Path:
 @pytest.fixture(scope="session")
 def data_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_data(tmp_path_factory.mktemp("data"))
+
+
+def tiny(folder: Path, out: Path, **changes: Any) -> Settings:
+    small: dict[str, Any] = {
+        "rows": ("mnist-mlp",), "models": 2, "epochs": 2, "size": 4, "dropout_passes": 3, "ensemble_size": 2,
+        "ensemble_draws": 3, "our_tuning_size": 4,
+    }  # fmt: skip
+    places = {"data": folder, "out": out / "results", "checkpoints": out / "work"}
+    return Settings(**places, say=lambda text: None, **small | changes)
+
+
+@pytest.fixture(scope="session")
+def whole(data_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Settings, dict[str, Any]]:
+    """A row of Table 2, never killed. Not to be changed."""
+    settings = tiny(data_folder, tmp_path_factory.mktemp("whole"))
+    return settings, table2.main(settings)["mnist-mlp"]
 
 
 @pytest.fixture(autouse=True)

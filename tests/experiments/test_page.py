@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,6 @@ from experiments.table1.imagenet_networks import NETWORKS
 from experiments.table1.split_methods import PAIRS
 from experiments.table2.methods import METHODS
 from tests.experiments.test_figures import places, tiny_figure3, tiny_ood
-from tests.experiments.test_table2 import tiny
 
 ROOT = Path(__file__).parents[2]
 
@@ -147,10 +147,12 @@ def test_a_cell_whose_printed_digits_hide_too_much_is_compared_with_the_notebook
 
 
 @pytest.mark.slow
-def test_every_section_is_written_from_results_of_this_version(data_folder: Path, tmp_path: Path) -> None:
+def test_every_section_is_written_from_results_of_this_version(
+    data_folder: Path, tmp_path: Path, whole: tuple[Any, dict[str, Any]]
+) -> None:
     one: dict[str, Any] = {"rows": ("mnist-mlp",), "epochs": 2, "models": 1}
     here = places(data_folder, tmp_path / "results")
-    table2.main(tiny(data_folder, tmp_path))
+    shutil.copytree(whole[0].out, tmp_path / "results")
     swa_schedules.main(swa_schedules.Settings(**here, **one, schedules=("plain:start=1",)))
     figure1.main(figure1.Settings(**here, **one, size=3, sigmas=(0.01,)))
     figure2.main(
@@ -158,7 +160,7 @@ def test_every_section_is_written_from_results_of_this_version(data_folder: Path
     )  # PEP corrects some
     figure3.main(tiny_figure3(data_folder, tmp_path / "results"))
     noise_laws.main(noise_laws.Settings(**here, **one, size=4))  # one network has no interval
-    out_of_distribution.main(tiny_ood(data_folder, tmp_path / "results"))
+    out_of_distribution.main(tiny_ood(data_folder, tmp_path / "results", epochs=1, size=2))
     settings = page.Settings(
         results=tmp_path / "results", page=tmp_path / "docs" / "paper.md", data=data_folder, say=lambda text: None
     )
@@ -176,7 +178,7 @@ def test_figures_1_and_2_of_a_network_of_table_1_are_on_the_page(data_folder: Pa
     """A network with random weights. Its drawings, captions and commands are there, those of Table 2 are not."""
     torch.manual_seed(0)
     torch.save({"state_dict": CifarResNet(20).state_dict()}, tmp_path / "weights.th")
-    options: dict[str, Any] = {"pretrained": "ResNet20-CIFAR10", "weights": tmp_path / "weights.th", "tuning": 60}
+    options: dict[str, Any] = {"pretrained": "ResNet20-CIFAR10", "weights": tmp_path / "weights.th", "tuning": 20}
     options |= {"parameters": "conv", **places(data_folder, tmp_path / "results")}
     figure1.main(figure1.Settings(**options, size=2, sigmas=(0.01, 0.02)))
     drawn = figure2.main(figure2.Settings(**options, size=2, bins=10))
@@ -184,9 +186,9 @@ def test_figures_1_and_2_of_a_network_of_table_1_are_on_the_page(data_folder: Pa
     first = found[found.index("## Figure 1") : found.index("## Figure 2")]
     second = found[found.index("## Figure 2") : found.index("## Figure 3")]
     assert "No results yet: `python -m experiments figure1 --device cuda`" in first
-    assert f"{NETWORKS['ResNet20-CIFAR10'].title}, noise on `conv`, 2 members, 60 tuning images." in first
+    assert f"{NETWORKS['ResNet20-CIFAR10'].title}, noise on `conv`, 2 members, 20 tuning images." in first
     assert "PEP on `conv` with 2 members" in second
-    assert f"{len(read_image_set('cifar10', data_folder).test[1]) - 60} test images" in second
+    assert f"{len(read_image_set('cifar10', data_folder).test[1]) - 20} test images" in second
     assert f"It corrects {drawn['mistakes']['corrected']} mistakes" in second
     assert "Made by `python -m experiments" in first
     assert "Made by `python -m experiments" in second
