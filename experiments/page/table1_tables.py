@@ -61,12 +61,12 @@ def tests(rows: Rows) -> str:
     lines = []
     for row in rows.values():
         adjusted = {
-            score: holm({pair: estimate(found[score])["p"] for pair, found in row["comparisons"].items()})
+            score: holm({pair: found[score]["p"] for pair, found in row["comparisons"].items()})
             for score in ("nll", "brier", "error")
         }
         for first, second in PAIRS:
             pair = f"{second} - {first}"
-            nll, brier, error = (estimate(row["comparisons"][pair][score]) for score in ("nll", "brier", "error"))
+            nll, brier, error = (row["comparisons"][pair][score] for score in ("nll", "brier", "error"))
             marks = {score: " ✓" if adjusted[score][pair] < LEVEL else "" for score in adjusted}
             cells = [
                 f"{nll['mean']:+.4f} [{nll['lower']:+.4f}, {nll['upper']:+.4f}]{marks['nll']}",
@@ -83,18 +83,12 @@ def in_short(rows: Rows) -> str:
     kinds = [second for first, second in PAIRS if first == "temperature"]
     lines = []
     for row in rows.values():
-        nll = {pair: estimate(found["nll"]) for pair, found in row["comparisons"].items()}
+        nll = {pair: found["nll"] for pair, found in row["comparisons"].items()}
         adjusted, cells = holm({pair: one["p"] for pair, one in nll.items()}), []
         for pair in (f"{kind} - temperature" for kind in kinds):
             cells.append(f"{nll[pair]['mean']:+.4f}{' ✓' if adjusted[pair] < LEVEL else ''}")
         lines.append([row["title"], *cells])
     return table(["Network", *(TITLES[kind] for kind in kinds)], lines)
-
-
-def estimate(found: Any) -> Mapping[str, float]:
-    """The mixed estimate of a comparison. Rows of version 0.1 have one seed: their first split stands for it."""
-    first: Mapping[str, float] = found[0] if isinstance(found, list) else found
-    return first
 
 
 def gap_table(found: Mapping[str, Any]) -> str:
@@ -148,8 +142,8 @@ def not_run(rows: Rows) -> list[str]:
 
 
 def _values(row: Mapping[str, Any], method: str, score: str) -> np.ndarray:
-    """[seeds, splits]; rows of version 0.1 have one seed."""
-    return np.atleast_2d(row["columns"][method]["scores"][score]) * UNITS[score]
+    """[seeds, splits]"""
+    return np.array(row["columns"][method]["scores"][score]) * UNITS[score]
 
 
 def _spread(values: np.ndarray, digits: int) -> str:
