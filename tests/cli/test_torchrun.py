@@ -47,7 +47,9 @@ torch.distributed.destroy_process_group()
 #: Commands that fail, as the command line runs them; every process prints the exit code of each.
 MISTAKES = """
 import json, sys
+from peppermill.cli import torchrun
 from peppermill.cli.app import main
+torchrun.REPORT_SECONDS = 1
 for arguments in json.loads(sys.argv[1]):
     sys.argv = ["peppermill", *arguments]
     try:
@@ -136,13 +138,13 @@ def test_a_process_whose_others_never_start_gives_up_in_one_line(folder):
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     group = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    environment = {**os.environ, "PYTHONPATH": CHECKOUT, **group, "PEPPERMILL_JOIN_SECONDS": "7"}
+    environment = {**os.environ, "PYTHONPATH": CHECKOUT, **group, "PEPPERMILL_JOIN_SECONDS": "6"}
     command = [sys.executable, "-m", "peppermill", *FIT]
     found = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100)
     assert (found.returncode, found.stdout) == (2, "")
-    assert "waiting for the other processes, 7 s at most" in found.stderr.splitlines()
+    assert "waiting for the other processes, 6 s at most" in found.stderr.splitlines()
     assert found.stderr.splitlines()[-1] == (
-        "error: process 0 of 2 waited 7 s for the others, and not all of them came: look at what they reported, and "
+        "error: process 0 of 2 waited 6 s for the others, and not all of them came: look at what they reported, and "
         "start all of them again."
     )
 
@@ -152,30 +154,46 @@ def by_one_process(*arguments):
     return found.exit_code, found.stdout, found.stderr.splitlines()
 
 
-def test_commands_print_and_write_what_one_process_does(torchrun, folder):
+def test_commands_print_and_write_what_one_process_does_and_decode_a_picture_at_most_once(torchrun, folder):
     """In three processes; every process has reason to give the note; 300 items are 7 batches, the last one smaller.
 
-    `info` is left to the first process.
+    `info` is left to the first process. Of a folder with a damaged picture, `fit` reads the one half, `evaluate` the
+    other.
     """
+    with Path("my_models.py").open("a") as file:
+        file.write(SEEING)
+    folder_of(folder / "val", {"a": 11, "b": 20, "c": 9})
+    (folder / "val" / "b" / "7.png").write_bytes(b"damaged")
     given = ("npz:test.npz", *WEIGHTS, "--batch-size", "48")
+    pictures = ("python:my_models:seeing", "imagefolder:val?bad=skip", "--batch-size", "4")
+    few = ("--validation", "25", "--size", "2", "--iterations", "2")
     commands = [
         (*FIT, "--upper", "1e-4"),
         ("evaluate", NETWORK, *given, "--pep", "pep.json", "--out", "run.json"),
         ("sweep", NETWORK, *given, "--sigmas", "0.1", "--out", "sweep.json"),
         ("predict", NETWORK, "npz:new.npz", *given[1:], "--pep", "pep.json", "--out", "predictions.npz"),
         ("info", "pep.json"),
+        ("fit", *pictures, *few, "--out", "pep-pictures.json"),
+        ("evaluate", *pictures, "--pep", "pep-pictures.json", "--out", "run-pictures.json"),
     ]
-    files = [folder / name for name in ("pep.json", "run.json", "sweep.json", "predictions.npz")]
+    names = ("pep.json", "run.json", "sweep.json", "predictions.npz", "pep-pictures.json", "run-pictures.json")
+    files = [folder / name for name in names]
     expected = [by_one_process(*command) for command in commands]
+    assert [code for code, *_ in expected] == [0] * len(commands)
     assert "sits at `upper=0.0001`" in expected[0][2][0]
     contents = [content(file) for file in files]
-    for file in files:
+    fitted = (folder / "pep-pictures.json").read_text()
+    for file in (*files, folder / "prepared"):
         file.unlink()
     Path("commands.py").write_text(ONE_AFTER_THE_OTHER)
     code, output, complaints = torchrun(3, "commands.py", json.dumps(commands))
     assert (code, complaints) == (0, [note for *_, notes in expected for note in notes])
     assert output.split("-----\n")[1:] == [said for _, said, _ in expected]
     assert [content(file) for file in files] == contents
+    assert (folder / "pep-pictures.json").read_text() == fitted
+    prepared = (folder / "prepared").read_text().splitlines()
+    assert len(set(prepared)) == 39
+    assert max(Counter(prepared).values()) <= 3
 
 
 def test_every_number_of_processes_writes_the_same_parts(torchrun, folder):
@@ -200,31 +218,6 @@ def test_every_number_of_processes_writes_the_same_parts(torchrun, folder):
     written = {name: digests(folder / name) for name in ("one", "two", "killed", "undisturbed")}
     assert written["two"] == written["one"]
     assert written["killed"] == written["undisturbed"]
-
-
-def test_each_process_decodes_a_picture_at_most_once_and_only_the_first_speaks(torchrun, folder):
-    """A folder with a damaged picture, split in two: `fit` reads the one half, `evaluate` the other."""
-    with Path("my_models.py").open("a") as file:
-        file.write(SEEING)
-    folder_of(folder / "val", {"a": 11, "b": 20, "c": 9})
-    (folder / "val" / "b" / "7.png").write_bytes(b"damaged")
-    given = ("python:my_models:seeing", "imagefolder:val?bad=skip")
-    commands = [
-        ("fit", *given, "--validation", "25", "--size", "2", "--iterations", "2", "--batch-size", "4"),
-        ("evaluate", *given, "--pep", "pep.json", "--out", "run.json", "--batch-size", "4"),
-    ]
-    expected = [by_one_process(*command) for command in commands]
-    assert [code for code, *_ in expected] == [0, 0]
-    contents = [(folder / "pep.json").read_text(), content(folder / "run.json")]
-    (folder / "prepared").unlink()
-    Path("commands.py").write_text(ONE_AFTER_THE_OTHER)
-    code, output, complaints = torchrun(2, "commands.py", json.dumps(commands))
-    assert (code, output.split("-----\n")[1:]) == (0, [said for _, said, _ in expected])
-    assert complaints == [note for *_, notes in expected for note in notes]
-    assert [(folder / "pep.json").read_text(), content(folder / "run.json")] == contents
-    prepared = (folder / "prepared").read_text().splitlines()
-    assert len(set(prepared)) == 39
-    assert max(Counter(prepared).values()) <= 2
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no CUDA GPU")

@@ -69,8 +69,15 @@ def test_a_column_that_is_not_there_is_named(x):
         PepPredictor(network)({"pixels": x, "id": x})
 
 
-class Dying(PepPredictor):
-    """Its process is killed at the third call, once."""
+class Failing(PepPredictor):
+    def __call__(self, batch):
+        if 300 in batch["id"]:
+            raise ValueError("this batch holds item 300")
+        return super().__call__(batch)
+
+
+class DyingAndFailing(Failing):
+    """Its process is also killed at the third call, once."""
 
     def __init__(self, mark, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -84,20 +91,13 @@ class Dying(PepPredictor):
         return super().__call__(batch)
 
 
-class Failing(PepPredictor):
-    def __call__(self, batch):
-        if 300 in batch["id"]:
-            raise ValueError("this batch holds item 300")
-        return super().__call__(batch)
-
-
 @pytest.fixture(scope="module")
 def ray():
     ray = pytest.importorskip("ray")
     os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
     paths = os.pathsep.join([str(Path(pm.__file__).resolve().parents[1]), str(Path(__file__).parent)])
     ray.init(
-        num_cpus=4,  # two actors each; those of a job that failed end later
+        num_cpus=3,  # for two actors and then one; those of a job that failed end later
         include_dashboard=False,
         log_to_driver=False,
         runtime_env={"env_vars": {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}},
@@ -111,9 +111,9 @@ def items(ray, x):
     return ray.data.from_items([{"id": k, "x": row} for k, row in enumerate(x)], override_num_blocks=12)
 
 
-def mapped(ray, data, predictor, **arguments):
+def mapped(ray, data, predictor, actors, **arguments):
     return data.map_batches(
-        predictor, batch_size=50, compute=ray.data.ActorPoolStrategy(size=2), fn_constructor_kwargs=arguments
+        predictor, batch_size=50, compute=ray.data.ActorPoolStrategy(size=actors), fn_constructor_kwargs=arguments
     )
 
 
@@ -124,29 +124,27 @@ def by_id(dataset):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of Ray
-def test_two_actors_give_the_numbers_of_one_process(ray, x, pep_file, expected, tmp_path):
+def test_two_actors_give_the_numbers_of_one_process_but_for_a_block_that_fails(ray, x, pep_file, expected, tmp_path):
     """Also if one of them is killed in the middle; from the Parquet files that they wrote."""
     arguments = {"factory": network, "pep": pep_file, "columns": "probabilities", "mark": str(tmp_path / "killed")}
-    mapped(ray, items(ray, x), Dying, **arguments).write_parquet(str(tmp_path / "parts"))
+    context = ray.data.DataContext.get_current()
+    context.max_errored_blocks = 1  # a data set keeps the context of its making
+    try:
+        mapped(ray, items(ray, x), DyingAndFailing, 2, **arguments).write_parquet(str(tmp_path / "parts"))
+    finally:
+        context.max_errored_blocks = 0
     ids, probabilities = by_id(ray.data.read_parquet(str(tmp_path / "parts")))
-    np.testing.assert_array_equal(ids, np.arange(ITEMS))
-    np.testing.assert_allclose(probabilities, expected.outputs.exp(), atol=1e-6)
+    lost = sorted(set(range(ITEMS)) - set(ids.tolist()))
+    assert 300 in lost
+    assert len(lost) <= 50
+    assert len(ids) + len(lost) == ITEMS  # nothing twice
+    np.testing.assert_allclose(probabilities, expected.outputs.exp()[ids], atol=1e-6)
     assert (tmp_path / "killed").exists()
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of Ray
-def test_an_error_in_one_batch_is_named_or_costs_that_block_only(ray, x, pep_file, expected):
+def test_an_error_in_one_batch_is_named(ray, x, pep_file):
     arguments = {"factory": network, "pep": pep_file, "columns": "probabilities"}
     with pytest.raises(Exception, match="this batch holds item 300"):
-        mapped(ray, items(ray, x), Failing, **arguments).materialize()
-    context = ray.data.DataContext.get_current()
-    context.max_errored_blocks = 1  # a data set keeps the context of its making
-    try:
-        ids, probabilities = by_id(mapped(ray, items(ray, x), Failing, **arguments))
-    finally:
-        context.max_errored_blocks = 0
-    lost = sorted(set(range(ITEMS)) - set(ids.tolist()))
-    assert 300 in lost
-    assert len(lost) <= 50
-    np.testing.assert_allclose(probabilities, expected.outputs.exp()[ids], atol=1e-6)
+        mapped(ray, items(ray, x), Failing, 1, **arguments).materialize()
