@@ -65,7 +65,7 @@ class Race:
     items: int
     spent: float
     note: str
-    verdicts: ClassVar[tuple[str, ...]] = ("chosen", "worse", "not better by a standard error")
+    verdicts: ClassVar[tuple[str, ...]] = ("chosen", "worse", "not better by a standard error", "beaten by the best")
 
     @property
     def choice(self) -> Candidate:
@@ -229,10 +229,10 @@ class _Course:
             pep = pep.with_recipe(one_pass=self._calibrated(rival).calibrator)
         candidates = []
         for entry in sorted(self.entries, key=lambda e: -e.value):
-            mean, error = self.difference(entry, choice)
-            verdict = Race.verdicts[0 if entry is choice else 1 if mean > 0 else 2]
+            (mean, error), own = self.difference(entry, choice), entry.pep.passes
+            verdict = Race.verdicts[0 if entry is choice else 2 if mean <= 0 else 3 if own < pep.passes else 1]
             name = _name(entry.pep, entry.calibrator)
-            candidates.append(Candidate(name, entry.pep.passes, entry.parameters, -entry.value, mean, error, verdict))
+            candidates.append(Candidate(name, own, entry.parameters, -entry.value, mean, error, verdict))
         items, tried = len(choice.log_likelihoods), pep.search.evaluations
         zero = Evaluation(0.0, self.entries[0].value * items, pep.temperature, choice.value * items)
         search = replace(pep.search, evaluations=tried or (zero,), items=items, passes=self.spent)

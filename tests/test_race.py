@@ -85,6 +85,8 @@ def test_members_win_where_they_are_the_truth():
     assert pep.sigma == pytest.approx(0.3, rel=0.4)
     assert nll(pep, test) < nll(pep.one_pass, test) < nll(model, test)
     assert pep.race.choice.nll == pytest.approx(nll(pep, test), abs=0.05)
+    cheaper = [candidate for candidate in pep.race.candidates if candidate.passes < 4]
+    assert {candidate.verdict for candidate in cheaper} == {"beaten by the best"}
     assert pep.method.startswith("PEP")
     assert pep.one_pass.method in ("temperature scaling", "vector scaling", "matrix scaling")
 
@@ -99,6 +101,8 @@ def test_the_choice_is_the_cheapest_within_a_standard_error_of_the_best():
         assert candidate.difference == pytest.approx(candidate.nll - choice.nll, abs=1e-9)
         if (candidate.passes, candidate.parameters) < (choice.passes, choice.parameters):
             assert candidate.nll > best.nll
+        if candidate is not choice and candidate.difference <= 0:
+            assert candidate.verdict == "not better by a standard error"
 
 
 @pytest.mark.parametrize("shift", [0.0, 3.0])

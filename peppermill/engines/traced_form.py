@@ -212,25 +212,22 @@ def _sees_no_border(node: Node) -> bool:
 def fuse_relu(graph: fx.Graph) -> None:
     """Let cuDNN add the bias, another tensor and the ReLU to a convolution in one kernel."""
     for node in [node for node in graph.nodes if node.target in RELUS]:
-        first = node.args[0]
-        is_sum = first.target in (operator.add, operator.iadd) and len(first.users) == 1
-        added: Node = first.args if is_sum else (first,)
+        first: Node = node.args[0]
+        added = first.args if first.target in (operator.add, operator.iadd) and len(first.users) == 1 else (first,)
         convs = [each for each in added if isinstance(each, fx.Node) and each.target is F.conv2d]
         once = [each for each in convs if len(each.users) == 1 and len(each.args) == 7]
         conv: Node = next((each for each in once if isinstance(each.args[4], tuple) and each.args[6] == 1), None)
-        if conv is None:
-            continue
-        other = None if added == (first,) else added[1] if added[0] is conv else added[0]
-        with graph.inserting_before(node):
-            fused = graph.call_function(convolution_relu, (other, *conv.args))
-        node.replace_all_uses_with(fused)
-        for old in dict.fromkeys((node, first, conv)):
-            graph.erase_node(old)
+        if conv is not None:
+            other = None if conv is first else first.args[first.args[0] is conv]
+            with graph.inserting_before(node):
+                fused = graph.call_function(convolution_relu, (other, *conv.args))
+            node.replace_all_uses_with(fused)
+            for old in dict.fromkeys((node, first, conv)):
+                graph.erase_node(old)
 
 
 def convolution_relu(other: Tensor | None, x: Tensor, weight: Tensor, bias: Tensor | None, *places: Any) -> Tensor:
     """ReLU(convolution + bias + other) in the precision of the weights: autocast does not know these operators."""
-    x = x.to(weight.dtype)
     if other is None:
-        return torch.cudnn_convolution_relu(x, weight, bias, *places)
-    return torch.cudnn_convolution_add_relu(x, weight, other.to(weight.dtype), 1.0, bias, *places)
+        return torch.cudnn_convolution_relu(x.to(weight.dtype), weight, bias, *places)
+    return torch.cudnn_convolution_add_relu(x.to(weight.dtype), weight, other.to(weight.dtype), 1.0, bias, *places)
