@@ -10,7 +10,7 @@ import pytest
 from stress import document
 from stress.document import PARTS, RESULTS, ROOT
 
-SHORT = {"zoo": 12, "interrupts": 60, "threads": 80, "fuzz": 25, "kills": 3, "stream_kills": 5, "ranks": 1}
+SHORT = {"zoo": 8, "interrupts": 30, "threads": 80, "fuzz": 15, "kills": 3, "stream_kills": 5, "ranks": 1}
 MUST_BE_ZERO = {name: [key for key, title in part.figures.items() if "**" in title] for name, part in PARTS.items()}
 
 

@@ -18,7 +18,7 @@ from peppermill.cli.app import app
 CHECKOUT = str(Path(pm.__file__).resolve().parents[1])
 
 
-IMAGES = 60  # of each half: most of the work, finding noise by layer, grows with their number
+IMAGES = 16  # of each half: most of the work, finding noise by layer, grows with their number
 
 
 def run_on_few(out, *options):

@@ -73,7 +73,7 @@ def test_eq_20_equals_eq_15_and_eq_34_joins_them(steps: int) -> None:
 @pytest.mark.parametrize("steps", [0, 10, 40])
 def test_with_a_probe_for_every_parameter_the_analysis_is_exact(steps: int) -> None:
     model, inputs, labels = smooth_network(steps=steps)
-    found = pm.local_analysis(model, (inputs, labels), probes=136, batch_size=7)
+    found = pm.local_analysis(model, (inputs, labels), probes=136, batch_size=13)
     truth = exact(model, inputs, labels, "weight")
     assert found.dimensions == found.probes == 6 * 8 + 8 * 8 + 8 * 3
     assert found.laplacian == pytest.approx(float(truth.laplacians_of_log.sum()), rel=1e-10)

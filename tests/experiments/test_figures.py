@@ -56,7 +56,7 @@ def tiny_figure3(folder: Path, out: Path, **changes: Any) -> figure3.Settings:
 def test_figure_3_keeps_every_point_of_every_epoch_and_the_rows_of_a_run_before(
     data_folder: Path, tmp_path: Path
 ) -> None:
-    asked = tiny_figure3(data_folder, tmp_path)
+    asked = tiny_figure3(data_folder, tmp_path, items=60)
     found = figure3.main(asked)["experiments"]["mnist-mlp"]
     for one in figure3.layer_choices(found).values():
         assert [(p["seed"], p["epoch"]) for p in one["points"]] == [(s, e) for e in (1, 2) for s in (17, 18)]
@@ -128,7 +128,7 @@ def test_uniform_and_gaussian_noise_are_compared_model_by_model(data_folder: Pat
 
 
 def tiny_ood(folder: Path, out: Path, **changes: Any) -> out_of_distribution.Settings:
-    small: dict[str, Any] = {"depth": 10, "width": 1, "epochs": 2, "batch": 32, "size": 4, "seeds": (17, 18)}
+    small: dict[str, Any] = {"depth": 10, "width": 1, "epochs": 2, "batch": 32, "size": 2, "seeds": (17, 18)}
     return out_of_distribution.Settings(**places(folder, out), **small | changes)
 
 
@@ -182,7 +182,7 @@ def test_ood_killed_in_training_ends_with_the_same_network(
     parts = out_of_distribution.main(asked)["networks"][0]["methods"]
     assert [line.split(",")[2].split()[1] for line in said if "training loss" in line] == ["1", "2", "3", "3"]
     assert parts["network"]["nll"] == pytest.approx(whole["network"]["nll"], rel=1e-5)
-    again = replace(asked, size=2)  # other members: the same network, scored anew
+    again = replace(asked, size=3)  # other members: the same network, scored anew
     assert out_of_distribution.main(again)["networks"][0]["methods"]["network"] == parts["network"]
     assert sum("training loss" in line for line in said) == 4
 

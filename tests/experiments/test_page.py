@@ -160,7 +160,7 @@ def test_every_section_is_written_from_results_of_this_version(
     )  # PEP corrects some
     figure3.main(tiny_figure3(data_folder, tmp_path / "results"))
     noise_laws.main(noise_laws.Settings(**here, **one, size=4))  # one network has no interval
-    out_of_distribution.main(tiny_ood(data_folder, tmp_path / "results", epochs=1, size=2))
+    out_of_distribution.main(tiny_ood(data_folder, tmp_path / "results", epochs=1))
     settings = page.Settings(
         results=tmp_path / "results", page=tmp_path / "docs" / "paper.md", data=data_folder, say=lambda text: None
     )

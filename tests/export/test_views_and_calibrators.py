@@ -44,9 +44,17 @@ def copies(pep, names, x):
     return np.stack(found)
 
 
-@pytest.mark.parametrize("suffix", SUFFIXES)
-@pytest.mark.parametrize(("sigma", "names", "size"), [(0.2, BOTH[:1], 3), (0.2, BOTH, 4), (0.0, BOTH, 10)])
-def test_a_file_shows_each_member_its_view(cnn, images, tmp_path, suffix, sigma, names, size):
+@pytest.mark.parametrize(
+    ("sigma", "names", "size", "suffix"),
+    [
+        (0.2, BOTH[:1], 3, "pt2"),
+        (0.2, BOTH, 4, "pt2"),
+        (0.0, BOTH, 10, "pt2"),
+        pytest.param(0.2, BOTH, 4, "onnx", marks=pytest.mark.slow),
+        pytest.param(0.0, BOTH, 10, "onnx", marks=pytest.mark.slow),
+    ],
+)
+def test_a_file_shows_each_member_its_view(cnn, images, tmp_path, sigma, names, size, suffix):
     pep, path = pm.PepEnsemble.at_sigma(cnn, sigma, size=size, views=names), tmp_path / f"model.{suffix}"
     pep.export(path, images[0][:2])
     expected = softmax(copies(pep, names, images[0]), axis=-1).mean(0)
@@ -70,10 +78,21 @@ def test_labels_of_pixels_are_flipped_back(tmp_path, suffix, likelihood):
     np.testing.assert_allclose(answers(path, x)["probabilities"], expected, atol=1e-6)
 
 
-@pytest.mark.parametrize("suffix", SUFFIXES)
-@pytest.mark.parametrize("calibrator", ["temperature", "vector", "matrix"])
-def test_a_calibrator_comes_after_the_average(images, tmp_path, suffix, calibrator):
-    """With views; the correction is read from the ensemble, and applied by numpy."""
+@pytest.mark.parametrize(
+    ("calibrator", "suffix"),
+    [
+        ("temperature", "pt2"),
+        ("vector", "pt2"),
+        ("matrix", "pt2"),
+        pytest.param("vector", "onnx", marks=pytest.mark.slow),
+        pytest.param("matrix", "onnx", marks=pytest.mark.slow),
+    ],
+)
+def test_a_calibrator_comes_after_the_average(images, tmp_path, calibrator, suffix):
+    """With views; the correction is read from the ensemble, and applied by numpy.
+
+    A temperature in ONNX is a claim of test_files.py.
+    """
     model, path = networks.cnn(), tmp_path / f"model.{suffix}"
     x = networks.items(200, (1, 6, 6))[0]
     labels = torch.where(torch.arange(200) % 4 == 0, torch.arange(200) % 3, model(x).argmax(1)).detach()
