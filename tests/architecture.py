@@ -525,9 +525,9 @@ def opened_by_table2() -> set[str]:
 LIMITS = {
     # The plan has 12,500 lines, and 2,150 for what came since: nothing wrong or lost 250, the race 900, uncertainty
     # 450, predictions in parts 550. The stub with the public names, `__init__.pyi`, counts too.
-    "lines of the wheel": (14668, 14650),
+    "lines of the wheel": (14667, 14650),
     "files of the wheel": (115, 115),
-    "lines of the core": (1749, 1650),  # 99 more: calibrators, views, uncertainty and examples pass through it
+    "lines of the core": (1748, 1650),  # 99 more: calibrators, views, uncertainty and examples pass through it
     "rooms over their budget": (0, 0),
     "imports that point down": (0, 0),
     "without a place in the reading order": (0, 0),
