@@ -89,7 +89,6 @@ def test_the_columns_are_what_the_library_says_of_the_same_networks(whole: tuple
     assert columns["deep_ensembles"]["scores"]["nll"] == pytest.approx([nll] * 3, rel=1e-5)
 
 
-@pytest.mark.slow
 def test_a_run_killed_at_any_moment_ends_with_the_same_table(
     data_folder: Path, tmp_path: Path, whole: tuple[Settings, dict[str, Any]]
 ) -> None:
