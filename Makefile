@@ -1,6 +1,7 @@
 # Two commands do everything: `make demo` and `make test`.
 PYTHON ?= python3
 BIN := .venv/bin
+export PYTHONDONTWRITEBYTECODE =  # a test starts hundreds of processes: none should compile the package again
 
 .PHONY: demo test test-fast test-breaks test-floors lint bench stress docs dist readme clean
 
