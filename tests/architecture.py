@@ -527,7 +527,7 @@ LIMITS = {
     # 450, predictions in parts 550. The stub with the public names, `__init__.pyi`, counts too.
     "lines of the wheel": (14667, 14650),
     "files of the wheel": (115, 115),
-    "lines of the core": (1748, 1650),  # 99 more: calibrators, views, uncertainty and examples pass through it
+    "lines of the core": (1748, 1650),  # 98 more: calibrators, views, uncertainty and examples pass through it
     "rooms over their budget": (0, 0),
     "imports that point down": (0, 0),
     "without a place in the reading order": (0, 0),

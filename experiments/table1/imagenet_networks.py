@@ -128,10 +128,7 @@ def cifar_resnet(depth: int, weights: Path | None) -> Any:
 
 _CIFAR: dict[str, Any] = {"crop": 32, "classes": 10, "data": "cifar10", "sigmas": ()}
 _SELECTED = "These weights were selected on the test images by those who trained them; the splits are of those images."
-_HELD_OUT = (
-    "Trained on the first 45,000 training images: the splits are of the other 5,000, on which its error is that of the "
-    "test images, and of the 10,000 test images."
-)
+_HELD_OUT = "Trained on the first 45,000 training images: the splits are of the other 5,000 and the 10,000 test images."
 
 #: Section 3.1's six, then ours. A new network is one row here.
 NETWORKS: dict[str, Network] = {

@@ -224,7 +224,8 @@ def test_networks_out_of_distribution_have_intervals_and_the_paired_difference(t
     """Three networks whose AUROC PEP lowers by .01, .02 and .03; scipy's t test gives the interval."""
     pairs = [(0.75, 0.74), (0.76, 0.74), (0.77, 0.74)]
     networks = [
-        {"seed": seed, "methods": ood_methods(network=bare, PEP=pep), "provenance": MADE | {"command": f"run {seed}"}}
+        {"seed": seed, "methods": ood_methods(network=bare, PEP=pep), "fitted": {"joint": [0.01 * (seed != 18), 1.5]}}
+        | {"provenance": MADE | {"command": f"run {seed}"}}
         for seed, (bare, pep) in enumerate(pairs, start=17)
     ]
     found = ood_page(tmp_path, {"networks": networks, "methods": out_of_distribution.over_networks(networks)})
@@ -235,6 +236,7 @@ def test_networks_out_of_distribution_have_intervals_and_the_paired_difference(t
     assert "Means over 3 networks, trained with seeds 17, 18, 19," in found
     assert "Made by `run 17`, `run 18`, `run 19`." in found  # each as it was run, whoever collected them
     assert f"falls from 0.7600 to 0.7400, a difference of {shown} over 3 trained networks" in found
+    assert found.count("the best σ with a temperature is 0") == found.count("For seed 18 the best σ") == 1
 
 
 @pytest.mark.parametrize(("gains", "disagrees"), [((0.01, 0.02, 0.03), True), ((0.02, 0.021, 0.022), False)])
@@ -242,7 +244,8 @@ def test_pep_disagrees_with_the_paper_out_of_distribution_unless_its_gain_is_sur
     tmp_path: Path, gains: tuple[float, ...], disagrees: bool
 ) -> None:
     """Gains of .01, .02 and .03 have an interval from -.0048 to .0448, which contains 0."""
-    networks = [{"seed": 17, "methods": ood_methods(network=0.7, PEP=0.7 + gain), "provenance": MADE} for gain in gains]
+    rest = {"seed": 17, "fitted": {"joint": [0.01, 1.5]}, "provenance": MADE}
+    networks = [rest | {"methods": ood_methods(network=0.7, PEP=0.7 + gain)} for gain in gains]
     found = ood_page(tmp_path, {"networks": networks, "methods": out_of_distribution.over_networks(networks)})
     assert ("Out of distribution PEP does not help" in found) == disagrees
 

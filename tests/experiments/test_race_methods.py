@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -49,6 +50,12 @@ def test_seeds_splits_and_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert found["methods"].keys() == {name for name in race.WITHOUT_ADDITIONS if "mirror" not in name}
     assert all(f"| {name} |" in page for name in found["methods"])
     assert "Splits of 200 images: 2; seeds of the noise on the first one: 2." in page
+    kept = json.loads(stage.read_text())["content"]["methods"]
+    race.main(replace(settings, only=1, precision="float16"))  # of the members alone, and computed again
+    low = json.loads(stage.read_text())["content"]["methods"]
+    assert low["temperature scaling"] == kept["temperature scaling"]
+    assert low["PEP, T"] != kept["PEP, T"]
+    assert low["PEP, T"]["nll"] == pytest.approx(kept["PEP, T"]["nll"], abs=0.02)
 
 
 @pytest.mark.parametrize(("tuning", "inside"), [(100, 1.0), (10_000, 0.0)])

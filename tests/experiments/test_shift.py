@@ -116,6 +116,17 @@ def test_the_page_is_that_of_the_results(tmp_path: Path) -> None:
     assert (tmp_path / "shift.md").read_text() == (ROOT / "docs/shift.md").read_text()
 
 
+def test_the_page_says_in_short_what_the_results_show() -> None:
+    """The sentence was typed: from severity 2 on, T alone or with noise is best, and the mirror image does not help."""
+    for path in sorted((ROOT / "results" / "shift").glob("shift-*.json")):
+        cells = json.loads(path.read_text())["cells"]
+        for severity in "2345":
+            shown = [scores for name, scores in cells.items() if name.endswith(f" {severity}")]
+            nll = {method: np.median([one[method]["nll"] for one in shown]) for method in shown[0]}
+            assert min(nll, key=nll.__getitem__) in ("temperature scaling", "PEP with temperature")
+            assert nll["mirror image, T"] > nll["temperature scaling"]
+
+
 def test_an_absent_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "imagecorruptions", None)
     with pytest.raises(ImportError, match=r"`shift` needs imagecorruptions .*pip install imagecorruptions==1\.1\.2"):
