@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 MULTIPLIERS, WEYL_STEPS = (0xD2511F53, 0xCD9E8D57), (0x9E3779B9, 0xBB67AE85)  # the constants of Philox
 WORD_MASK = 0xFFFFFFFF
-CHUNK_COUNTERS = {"cpu": 2**15, "cuda": 2**19}  # drawn at once: a few MB on a CPU, under 100 MB on a GPU
+CHUNK_COUNTERS = {"cpu": 2**15, "cuda": 2**20}  # drawn at once: a few MB on a CPU, over 100 MB on a GPU
 
 #: Four independent words of 32 random bits for each counter.
 Words = tuple[Tensor, Tensor, Tensor, Tensor]
