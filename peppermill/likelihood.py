@@ -87,6 +87,13 @@ def _log_prob_of_label(predictions: Tensor, labels: Tensor) -> Tensor:
     return predictions.gather(dim=-1, index=labels.unsqueeze(-1)).squeeze(-1)
 
 
+def _counted_items(self: Categorical | Bernoulli, predictions: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """The items whose label is not the ignored one."""
+    predictions, labels = predictions.flatten(end_dim=-2), labels.flatten().long()
+    counted = labels != self.ignored_label
+    return (predictions, labels) if bool(counted.all()) else (predictions[counted], labels[counted])
+
+
 def _mixture(predictions: Tensor, counts: Sequence[int] | None = None) -> Tensor:
     """ln of the mean over rows [m, ...] of logarithms."""
     if counts is None:
@@ -110,11 +117,10 @@ class Categorical:
     class_dimension: int = 1
     ignored_label: int = -100
     name: ClassVar[str] = "categorical"
+    settings = asdict
+    items = _counted_items
     log_likelihoods = staticmethod(_log_prob_of_label)
     average = staticmethod(_mixture)
-
-    def settings(self) -> Mapping[str, int | str]:
-        return asdict(self)
 
     def check(self, outputs: Tensor, labels: Tensor) -> None:
         expected = list(outputs.shape)
@@ -158,11 +164,6 @@ class Categorical:
     def predict(self, outputs: Tensor) -> Tensor:
         return at_least_float32(outputs).log_softmax(dim=self.class_dimension).movedim(self.class_dimension, -1)
 
-    def items(self, predictions: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        predictions, labels = predictions.flatten(end_dim=-2), labels.flatten().long()
-        counted = labels != self.ignored_label
-        return (predictions, labels) if bool(counted.all()) else (predictions[counted], labels[counted])
-
     def outputs(self, predictions: Tensor) -> Tensor:
         return predictions if predictions.ndim == 2 else predictions.movedim(-1, self.class_dimension)
 
@@ -177,11 +178,10 @@ class Bernoulli:
 
     ignored_label: int = -100
     name: ClassVar[str] = "bernoulli"
+    settings = asdict
+    items = _counted_items
     log_likelihoods = staticmethod(_log_prob_of_label)
     average = staticmethod(_mixture)
-
-    def settings(self) -> Mapping[str, int | str]:
-        return asdict(self)
 
     def check(self, outputs: Tensor, labels: Tensor) -> None:
         if _long_dimensions(outputs) != _long_dimensions(labels):
@@ -205,11 +205,6 @@ class Bernoulli:
         logits = at_least_float32(outputs)
         return torch.nn.functional.logsigmoid(torch.stack([-logits, logits], dim=-1))
 
-    def items(self, predictions: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        predictions, labels = predictions.flatten(end_dim=-2), labels.flatten().long()
-        counted = labels != self.ignored_label
-        return predictions[counted], labels[counted]
-
     def outputs(self, predictions: Tensor) -> Tensor:
         """The logit of the averaged probability."""
         return predictions[..., 1] - predictions[..., 0]
@@ -224,9 +219,7 @@ class Gaussian:
     """
 
     name: ClassVar[str] = "gaussian"
-
-    def settings(self) -> Mapping[str, int | str]:
-        return {}
+    settings = asdict
 
     def check(self, outputs: Tensor, labels: Tensor) -> None:
         if outputs.ndim < 2 or outputs.shape[-1] != 2 or _long_dimensions(labels) != _long_dimensions(outputs[..., 0]):
