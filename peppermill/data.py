@@ -6,10 +6,8 @@ that images are not decoded again for every sigma.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sized
-from copy import copy
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from peppermill.datasets.loaders import changing_data, every, refuse_changing_head, rows_of
 from peppermill.distributed.group import count, grouped, rank
-from peppermill.plumbing.nested import bytes_of, digest_of, map_arrays, placed, split_inputs
+from peppermill.plumbing.nested import bytes_of, digest_of, map_arrays, placed, split_batch, split_inputs
 from peppermill.plumbing.networks import device_of, dtype_of
 from peppermill.types import Batch, Data, Inputs
 
@@ -38,7 +36,6 @@ class Batches:
         self.on_disk: Iterable[list[Batch]] | None = None
         self._share: Batches | None = None
         self._digest: int | None = None
-        self._repeats = isinstance(self.source, (Arrays, list))
 
     def __iter__(self) -> Iterator[Batch]:
         for chunk in self.chunks():
@@ -52,9 +49,8 @@ class Batches:
         if self.on_disk is not None:
             yield from ([self._on_device(batch) for batch in chunk] for chunk in self.on_disk)
             return
-        if not self._repeats:
-            refuse_changing_head(self.source, partial(split_batch, argument=self.argument), self.argument)
-            self._repeats = True
+        if self._digest is None and not isinstance(self.source, (Arrays, list)):
+            refuse_changing_head(self.source, self.argument)
         chunk: list[Batch] = []
         size, digest, chunks = 0, 0, 0
         cache = None
@@ -94,10 +90,25 @@ class Batches:
             self._share.is_share = True
         return self._share
 
+    def gather(self, parts: Sequence[tuple[Tensor, ...]], facts: Callable[[], Mapping[str, Any]]) -> list[Tensor]:
+        """What the batches of `share` gave, each some tensors [n, ...], as columns with the rows of all processes.
+
+        The `facts` must be the same in every process.
+        """
+        if grouped():
+            from peppermill.distributed.gather import gather_rows  # most processes work alone
+
+            columns = gather_rows(parts, facts(), self.device)
+        else:
+            columns = [torch.cat(column) for column in zip(*parts, strict=True)]
+        if not columns or not len(columns[0]):
+            raise ValueError(f"`{self.argument}` has no item that counts: every label is the ignored one.")
+        return columns
+
     def alike(self, batches: Iterable[Any]) -> Batches:
         """Other batches, on the same device and of the same type."""
-        others = copy(self)
-        vars(others).update(source=batches, is_share=False, in_memory=None, on_disk=None, _share=None, _digest=None)
+        others = Batches(batches, argument=self.argument)
+        others.device, others.dtype = self.device, self.dtype
         return others
 
     def count_items(self) -> int | None:
@@ -164,20 +175,3 @@ def as_batches(data: Data | Inputs, batch_size: int, argument: str = "data", nee
         f"`{argument}` is a {type(data).__name__}: give a DataLoader, a Dataset, a list of batches, or a pair "
         "(inputs, labels); for predictions, inputs alone are enough."
     )
-
-
-def split_batch(batch: Any, argument: str) -> Batch:
-    """One batch as (inputs, labels); in a dict, the labels are under "labels" or "label"."""
-    inputs, labels = split_inputs(batch)
-    if labels is None:
-        raise TypeError(
-            f"a batch of `{argument}` is a {type(batch).__name__} in which no labels were found: expected (inputs, "
-            'labels), or a dict with "labels".'
-        )
-    labels = torch.as_tensor(labels)
-    if labels.ndim == 0:
-        raise ValueError(
-            f"the labels of `{argument}` are one number, {labels}: expected one for each input of a batch; data that "
-            "give one item after another belong in a DataLoader."
-        )
-    return inputs, labels

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from peppermill.data import Batches
-from peppermill.distributed.group import grouped
 from peppermill.engines import Engine, Members
 from peppermill.likelihood import (
     average_more,
@@ -28,7 +27,7 @@ from peppermill.types import Batch, Likelihood, Tick
 from peppermill.uncertainty import Calibrate, Tally, Uncertainty, named
 from peppermill.views import View
 
-#: ln L_i(theta_j) [m, n], the ensemble's prediction [n, K], the labels [n] and `first_items` [n] of one batch, and the
+#: ln L_i(theta_j) [n, m], the ensemble's prediction [n, K], the labels [n] and `first_items` [n] of one batch, and the
 #: uncertainties [n, names] if they are asked for.
 BatchResult = tuple[Tensor, ...]
 
@@ -79,26 +78,20 @@ def run_members(request: Request, sigma: float) -> MemberPass:
     In a process group each process runs its share of the batches, and every process gets the whole result.
     """
     members = request.members(sigma)
-    results: list[BatchResult] = []
+    parts: list[BatchResult] = []
     with explain_shapes(request.model):
         for chunk in request.data.share().chunks():
-            results += _run_chunk(request, members, chunk) if chunk else []
-    none = torch.zeros(0, device=request.data.device)  # of a process without batches
-    columns = [none] * (4 if request.uncertainty is None else 5)
-    if results:
-        columns = [torch.cat(column) for column in zip(*[(rows.T, *rest) for rows, *rest in results], strict=True)]
-    if grouped():
-        from peppermill.distributed.gather import gather_rows  # most processes work alone
+            parts += _run_chunk(request, members, chunk) if chunk else []
 
-        facts: dict[str, object] = {"`sigma`": sigma, "`size`": members.size, "`noise`": members.noise}
-        facts["`views`"] = [view.name for view in members.views]
+    def facts() -> dict[str, object]:
+        known: dict[str, object] = {"`sigma`": sigma, "`size`": members.size, "`noise`": members.noise}
+        known["`views`"] = [view.name for view in members.views]
         if sigma == 0:
-            facts[f"number of items in `{request.data.argument}`"] = request.data.count_items()
-            facts |= {"`parameters`": list(members.selected), "weights": digest_of(list(state_of(request.model)))}
-        columns = gather_rows(columns, [len(result[-1]) for result in results], facts)
-    matrix, averaged, labels, firsts, *rest = columns
-    if not len(labels):
-        raise ValueError(f"`{request.data.argument}` has no item that counts: every label is the ignored one.")
+            known[f"number of items in `{request.data.argument}`"] = request.data.count_items()
+            known |= {"`parameters`": list(members.selected), "weights": digest_of(list(state_of(request.model)))}
+        return known
+
+    matrix, averaged, labels, firsts, *rest = request.data.gather(parts, facts)
     if sigma == 0 and not bool(averaged.isfinite().all()):
         raise ValueError(
             "the network itself, without any noise, gives outputs that are NaN or infinite on these data: check its "
@@ -149,7 +142,7 @@ def _run_chunk(request: Request, members: Members, chunk: list[Batch]) -> list[B
                 request.tick(len(items) * len(labels))
         del group  # or the next group's weights would be made while these are alive
     firsts = [first_items(likelihood, labels) for _, labels in chunk]
-    columns: list[Iterable[Tensor]] = [map(torch.cat, rows), averages, counted, firsts]
+    columns: list[Iterable[Tensor]] = [[torch.cat(some).T for some in rows], averages, counted, firsts]
     if request.uncertainty:
         columns.append([t.values(averaged, request.uncertainty) for t, averaged in zip(tallies, averages, strict=True)])
     return list(zip(*columns, strict=True))

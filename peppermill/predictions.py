@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from peppermill.data import Batches
-from peppermill.distributed.group import grouped
 from peppermill.likelihood import check_batch, first_items, likelihood_named
 from peppermill.plumbing.nested import as_arguments, call_on_copies, digest_of, output_tensor
 from peppermill.plumbing.networks import as_network, explain_shapes, refuse_training_mode, state_of
@@ -58,8 +57,6 @@ def predict(
         found = _predict(predictor, batches, likelihood_of(predictor, likelihood))
         if uncertainty:
             found = replace(found, uncertainty=without_members(found.log_probs, found.likelihood))
-    if not len(found.log_probs):
-        raise ValueError(f"`{batches.argument}` has no item that counts: every label is the ignored one.")
     broken, items = int(found.log_probs.isnan().any(dim=1).sum()), len(found.log_probs)
     if broken:
         raise ValueError(
@@ -86,14 +83,11 @@ def _predict(predictor: Any, batches: Batches, likelihood: Likelihood) -> Predic
             predicted = likelihood.items(likelihood.predict(outputs).double(), labels)
             parts.append((*predicted, first_items(likelihood, labels)))
             tick(len(labels))
-    none = torch.zeros(0, device=batches.device)  # of a process without batches
-    columns = [torch.cat(column) for column in zip(*parts, strict=True)] if parts else [none] * 3
-    if grouped():
-        from peppermill.distributed.gather import gather_rows  # most processes work alone
 
-        facts = {"likelihood": likelihood, f"number of items in `{batches.argument}`": batches.count_items()}
-        facts["weights"] = digest_of(list(state_of(predictor)))
-        columns = gather_rows(columns, [len(labels) for _, labels, _ in parts], facts)
-    log_probs, labels, firsts = columns
+    def facts() -> dict[str, object]:
+        known = {"likelihood": likelihood, f"number of items in `{batches.argument}`": batches.count_items()}
+        return {**known, "weights": digest_of(list(state_of(predictor)))}
+
+    log_probs, labels, firsts = batches.gather(parts, facts)
     log_likelihoods = likelihood.log_likelihoods(log_probs, labels)
     return Predictions(log_probs, labels, log_likelihoods, likelihood, firsts.cumsum(0) - 1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
-from peppermill.plumbing.nested import digest_of
-from peppermill.types import Batch
+from peppermill.plumbing.nested import digest_of, split_batch
 
 HEAD_ITEMS = 256  # the items that are read twice to see whether the data repeat
 LOADER_OPTIONS = (
@@ -33,14 +32,15 @@ def rows_of(array: np.ndarray, start: int, stop: int) -> Tensor:
     return torch.from_numpy(np.require(array[start:stop], requirements="W"))
 
 
-def refuse_changing_head(source: Iterable[Any], split: Callable[[Any], Batch], argument: str) -> None:
+def refuse_changing_head(source: Iterable[Any], argument: str) -> None:
     """Read the first items twice, with different states of the global generator, and raise if they differ."""
     digests = [0, 0]
     for k in range(2):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(k)
             items = 0
-            for batch in map(split, source):
+            for raw in source:
+                batch = split_batch(raw, argument)
                 digests[k], items = digest_of(batch, digests[k]), items + len(batch[1])
                 if items >= HEAD_ITEMS:
                     break

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -30,12 +30,15 @@ def _meeting() -> Iterator[None]:
 
 
 @_meeting()
-def gather_rows(columns: list[Tensor], sizes: list[int], facts: Mapping[str, Any]) -> list[Tensor]:
-    """The rows of all processes in the order of the data, on every process.
+def gather_rows(
+    parts: Sequence[tuple[Tensor, ...]], facts: Mapping[str, Any], device: torch.device | None = None
+) -> list[Tensor]:
+    """The rows of all processes in the order of the data, as columns, on every process.
 
-    `columns` are tensors [n, ...] with the rows of this process's batches, `sizes` the number of rows of each batch.
-    The k-th batch of process r is batch k * P + r of the data. `facts` must be the same everywhere.
+    `parts` are the tensors [n, ...] of each of this process's batches. The k-th batch of process r is batch k * P + r
+    of the data. `facts` must be the same everywhere. `device` is for the columns of a process without batches.
     """
+    columns, sizes = [torch.cat(column) for column in zip(*parts, strict=True)], [len(part[0]) for part in parts]
     kinds = [(tuple(column.shape[1:]), column.dtype) for column in columns] if sum(sizes) else None
     headers = exchange((sizes, kinds, {name: str(fact) for name, fact in facts.items()}))
     for process, (_, _, other) in enumerate(headers):
@@ -51,6 +54,7 @@ def gather_rows(columns: list[Tensor], sizes: list[int], facts: Mapping[str, Any
         return columns
     lengths = [sum(sizes) for sizes, _, _ in headers]
     places = _places([sizes for sizes, _, _ in headers])
+    columns = columns or [torch.zeros(0, device=device)] * len(known)
     return [
         _whole(column, kind, lengths)[places.to(column.device)] for column, kind in zip(columns, known, strict=True)
     ]

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from peppermill.types import Inputs
+from peppermill.types import Batch, Inputs
 
 
 def map_arrays(function: Any, value: Any) -> Any:
@@ -44,6 +44,23 @@ def split_inputs(raw: Any) -> tuple[Inputs, Any]:
         inputs, labels = raw[:-1] or raw, raw[-1] if len(raw) > 1 else None
         return (inputs[0] if len(inputs) == 1 else tuple(inputs)), labels
     return raw, None
+
+
+def split_batch(batch: Any, argument: str) -> Batch:
+    """One batch as (inputs, labels); in a dict, the labels are under "labels" or "label"."""
+    inputs, labels = split_inputs(batch)
+    if labels is None:
+        raise TypeError(
+            f"a batch of `{argument}` is a {type(batch).__name__} in which no labels were found: expected (inputs, "
+            'labels), or a dict with "labels".'
+        )
+    labels = torch.as_tensor(labels)
+    if labels.ndim == 0:
+        raise ValueError(
+            f"the labels of `{argument}` are one number, {labels}: expected one for each input of a batch; data that "
+            "give one item after another belong in a DataLoader."
+        )
+    return inputs, labels
 
 
 def tensors_of(value: Any) -> list[Tensor]:
