@@ -69,7 +69,7 @@ def fit(
     engine = engine_named(engine, deprecated.pop("precision", None))
     if deprecated:
         noise, search = from_old_keywords(noise, search, deprecated)
-    tuner = search_named(search) if search is None or isinstance(search, str) else search
+    tuner = search_named(search)
     pep = PepEnsemble.at_sigma(
         model, 0.0, parameters=parameters, size=size, noise=noise, likelihood=likelihood, views=views, engine=engine
     )

@@ -108,12 +108,12 @@ def named(values: Tensor, likelihood: Likelihood, outputs: Tensor | None = None)
     return Uncertainty(dict(zip(names, values.unbind(dim=-1), strict=True)), outputs)
 
 
-def without_members(predictions: Tensor, likelihood: Likelihood, outputs: Tensor | None = None) -> Uncertainty:
+def without_members(predictions: Tensor, likelihood: Likelihood) -> Uncertainty:
     """What one distribution says about its own uncertainty: `confidence` and `entropy`, or `variance`."""
     total = uncertainty_of(predictions, likelihood)
     if likelihood.name == "gaussian":
-        return Uncertainty({"variance": total}, outputs)
-    return Uncertainty({"confidence": predictions.amax(dim=-1).exp().clamp(max=1), "entropy": total}, outputs)
+        return Uncertainty({"variance": total})
+    return Uncertainty({"confidence": predictions.amax(dim=-1).exp().clamp(max=1), "entropy": total})
 
 
 def uncertainty_of(predictions: Tensor, likelihood: Likelihood) -> Tensor:

@@ -43,9 +43,11 @@ def usual_items(tuner: SigmaTuner, items: int | None, size: int, joint: bool) ->
     return round(items * size * passes(items, joint)) if items and passes else None
 
 
-def search_named(name: str | None, **settings: Any) -> SigmaTuner:
-    """The search of this name with these settings, None meaning the default; `iterations` alone mean golden section."""
+def search_named(name: str | SigmaTuner | None, **settings: Any) -> SigmaTuner:
+    """A search itself, or the one of this name, with these settings; None is golden section if it has `iterations`."""
     given = {setting: value for setting, value in settings.items() if value is not None}
+    if name is not None and not isinstance(name, str):
+        return replace(name, **given) if given else name  # type: ignore[type-var]
     name = name or ("golden" if "iterations" in given else "two_stage")
     row = SEARCHES.get(OTHER_NAMES.get(name, name))
     if row is None:
@@ -65,10 +67,7 @@ def from_old_keywords(noise: Any, search: Any, old: dict[str, Any]) -> tuple[Noi
     for_noise = {name: old[name] for name in ("antithetic", "seed") if name in old}
     for_search = {name: old[name] for name in ("lower", "upper", "iterations") if name in old}
     noise = replace(noise if isinstance(noise, Noise) else Noise(noise), **for_noise)
-    if search is None or isinstance(search, str):
-        search = search_named(None if search == "two_stage" else search, **for_search)
-    else:
-        search = replace(search, **for_search)
+    search = search_named(None if search == "two_stage" else search, **for_search)
     new = ([f"noise=pm.{noise}"] if for_noise else []) + ([f"search=pm.{search}"] if for_search else [])
     message = f"{', '.join(old)} of `fit` will be removed in the next release: write `{', '.join(new)}`."
     warnings.warn(message, FutureWarning, stacklevel=3)
