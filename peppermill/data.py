@@ -32,8 +32,7 @@ class Batches:
         self.source = as_batches(data, batch_size, argument)
         self.device, self.dtype = device_of(model), dtype_of(model)
         self.is_share = False  # whether these are one process's batches only
-        self.in_memory: list[Batch] | None = None
-        self.on_disk: Iterable[list[Batch]] | None = None
+        self.stored: Iterable[list[Batch]] | None = None  # after one pass, the chunks in memory or on disk
         self._share: Batches | None = None
         self._digest: int | None = None
 
@@ -43,11 +42,8 @@ class Batches:
 
     def chunks(self) -> Iterator[list[Batch]]:
         """The data as lists of batches, each list small enough for memory."""
-        if self.in_memory is not None:
-            yield self.in_memory
-            return
-        if self.on_disk is not None:
-            yield from ([self._on_device(batch) for batch in chunk] for chunk in self.on_disk)
+        if self.stored is not None:
+            yield from ([self._on_device(batch) for batch in chunk] for chunk in self.stored)
             return
         if self._digest is None and not isinstance(self.source, (Arrays, list)):
             refuse_changing_head(self.source, self.argument)
@@ -75,10 +71,10 @@ class Batches:
         if self._digest not in (None, digest):
             raise changing_data(self.argument)
         self._digest = digest
-        if chunks:
-            self.on_disk = cache if cache and cache.add(chunks, chunk) else None
-        else:
-            self.in_memory = chunk
+        if chunks == 0:
+            self.stored = [chunk]
+        elif cache and cache.add(chunks, chunk):
+            self.stored = cache
         yield chunk
 
     def share(self) -> Batches:
@@ -86,15 +82,12 @@ class Batches:
         if not grouped() or self.is_share:
             return self
         if self._share is None:
-            self._share = self.alike(every(self.in_memory or self.source, rank(), count(), self.argument))
+            self._share = self.alike(every(self.source, rank(), count(), self.argument))
             self._share.is_share = True
         return self._share
 
     def gather(self, parts: Sequence[tuple[Tensor, ...]], facts: Callable[[], Mapping[str, Any]]) -> list[Tensor]:
-        """What the batches of `share` gave, each some tensors [n, ...], as columns with the rows of all processes.
-
-        The `facts` must be the same in every process.
-        """
+        """What each batch of `share` gave, tensors [n, ...], as columns with the rows of all processes."""
         if grouped():
             from peppermill.distributed.gather import gather_rows  # most processes work alone
 

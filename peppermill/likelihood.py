@@ -6,7 +6,7 @@ An item is anything that has a label: an image, a pixel, a token, one of several
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import ClassVar
 
@@ -255,7 +255,7 @@ LIKELIHOODS: dict[str, type[Categorical] | type[Bernoulli] | type[Gaussian]] = {
 }
 
 
-def likelihood_named(likelihood: str | Likelihood, settings: Mapping[str, int] | None = None) -> Likelihood:
+def likelihood_named(likelihood: str | Likelihood) -> Likelihood:
     """The likelihood of this name, which may carry settings, as in "categorical?ignored_label=255"."""
     if not isinstance(likelihood, str):
         return likelihood
@@ -263,8 +263,8 @@ def likelihood_named(likelihood: str | Likelihood, settings: Mapping[str, int] |
     if name not in LIKELIHOODS:
         raise ValueError(f"`likelihood={likelihood!r}` is unknown: choose one of {', '.join(LIKELIHOODS)}.")
     try:
-        asked = {key: int(value) for key, value in (part.split("=") for part in query.split("&") if part)}
-        return LIKELIHOODS[name](**{**(settings or {}), **asked})
+        settings = {key: int(value) for key, value in (part.split("=") for part in query.split("&") if part)}
+        return LIKELIHOODS[name](**settings)
     except (ValueError, TypeError) as error:
         raise ValueError(
             f"`likelihood={likelihood!r}` has settings that {name} does not know: write them as in "

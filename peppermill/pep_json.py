@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -188,8 +188,8 @@ def _recipe(content: dict[str, Any], names: list[str]) -> Recipe:
         for kind in ("calibrator.", "one_pass.", "scale.")
     }
     scales = tuple((name, tuple(factors.tolist())) for name, factors in of["scale."].items())
-    chosen = likelihood_named(likelihood.pop("name"), likelihood)
-    if [(k, type(v)) for k, v in likelihood.items()] != [(k, type(v)) for k, v in type(chosen)().settings().items()]:
+    usual: Any = likelihood_named(likelihood.pop("name"))
+    if [(k, type(v)) for k, v in likelihood.items()] != [(k, type(v)) for k, v in usual.settings().items()]:
         raise ValueError(f"likelihood has the settings {likelihood}")
     split = Split(**content["split"]) if "split" in content else None
     if split and not 0 < split.validation < split.items:
@@ -200,7 +200,7 @@ def _recipe(content: dict[str, Any], names: list[str]) -> Recipe:
         noise=Noise(noise["law"], noise["antithetic"], noise["seed"], scales, tuple(noise.get("draws", ()))),
         rule=content["selection"]["rule"],
         selected=selected,
-        likelihood=chosen,
+        likelihood=replace(usual, **likelihood),
         calibrator=calibrator_from(content["calibrator"], of["calibrator."]),
         search=search_of(content),
         fingerprint=Fingerprint(**content["fingerprint"]),

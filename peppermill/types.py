@@ -37,7 +37,7 @@ class Likelihood(Protocol):
     def name(self) -> str: ...
 
     def settings(self) -> Mapping[str, int | str]:
-        """The settings with which `likelihood_named` builds this likelihood again."""
+        """The settings that a file holds, with which this likelihood is built again."""
         ...
 
     def check(self, outputs: Tensor, labels: Tensor) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -415,7 +416,7 @@ def test_a_temperature_of_one_changes_no_bit():
     [Categorical(), Categorical(-1, 255), Bernoulli(), Bernoulli(ignored_label=-1), Gaussian()],
 )
 def test_a_likelihood_is_rebuilt_from_its_name_and_settings(likelihood):
-    assert likelihood_named(likelihood.name, likelihood.settings()) == likelihood
+    assert replace(likelihood_named(likelihood.name), **likelihood.settings()) == likelihood
     assert likelihood_named(likelihood) is likelihood
 
 

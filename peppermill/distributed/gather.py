@@ -30,9 +30,7 @@ def _meeting() -> Iterator[None]:
 
 
 @_meeting()
-def gather_rows(
-    parts: Sequence[tuple[Tensor, ...]], facts: Mapping[str, Any], device: torch.device | None = None
-) -> list[Tensor]:
+def gather_rows(parts: Sequence[tuple[Tensor, ...]], facts: Mapping[str, Any], device: torch.device) -> list[Tensor]:
     """The rows of all processes in the order of the data, as columns, on every process.
 
     `parts` are the tensors [n, ...] of each of this process's batches. The k-th batch of process r is batch k * P + r

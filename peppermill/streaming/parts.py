@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from peppermill.calibrators import numbers_of
 from peppermill.distributed.gather import exchange
 from peppermill.distributed.group import ProcessError, count, rank
 from peppermill.ensemble import PepEnsemble
@@ -189,7 +190,7 @@ def _identity(columns_of: BatchColumns) -> dict[str, Any]:
         return {"network": asdict(fingerprint(predictor)), "recipe": f"{predictor.__class__.__name__}, {likelihood}"}
     recipe, after = predictor.recipe, predictor.calibrator
     facts = [recipe.sigma, recipe.size, recipe.noise, recipe.noise.scales, recipe.noise.draws, recipe.selected]
-    facts += [likelihood, saved_names(recipe.views), {"name": after.name, "temperature": after.temperature}]
+    facts += [likelihood, saved_names(recipe.views), numbers_of(after)]
     facts += [predictor.engine.precision, digest_of(after.arrays())]
     digest = sha256([repr(facts).encode()])
     return {"network": asdict(fingerprint(predictor.model)), "recipe": digest}
