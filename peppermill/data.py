@@ -6,7 +6,7 @@ that images are not decoded again for every sigma.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 from peppermill.datasets.loaders import changing_data, every, refuse_changing_head, rows_of
 from peppermill.distributed.group import count, grouped, rank
 from peppermill.plumbing.nested import bytes_of, digest_of, map_arrays, placed, split_batch, split_inputs
-from peppermill.plumbing.networks import device_of, dtype_of
+from peppermill.plumbing.networks import device_of, dtype_of, state_of
 from peppermill.types import Batch, Data, Inputs
 
 MEMORY_BYTES = 2**30  # inputs beyond this are not held in memory at once
@@ -86,12 +86,17 @@ class Batches:
             self._share.is_share = True
         return self._share
 
-    def gather(self, parts: Sequence[tuple[Tensor, ...]], facts: Callable[[], Mapping[str, Any]]) -> list[Tensor]:
-        """What each batch of `share` gave, tensors [n, ...], as columns with the rows of all processes."""
+    def gather(self, parts: Sequence[tuple[Tensor, ...]], model: Any, facts: dict[str, Any]) -> list[Tensor]:
+        """What each batch of `share` gave, tensors [n, ...], as columns with the rows of all processes.
+
+        These facts, the number of items and the weights of the model must be the same in every process.
+        """
         if grouped():
             from peppermill.distributed.gather import gather_rows  # most processes work alone
 
-            columns = gather_rows(parts, facts(), self.device)
+            same = {f"number of items in `{self.argument}`": self.count_items()}
+            same["weights"] = digest_of(list(state_of(model)))
+            columns = gather_rows(parts, {**facts, **same}, self.device)
         else:
             columns = [torch.cat(column) for column in zip(*parts, strict=True)]
         if not columns or not len(columns[0]):

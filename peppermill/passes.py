@@ -21,8 +21,8 @@ from peppermill.likelihood import (
     wide,
 )
 from peppermill.perturbation import Perturbation
-from peppermill.plumbing.nested import as_arguments, digest_of
-from peppermill.plumbing.networks import explain_shapes, state_of
+from peppermill.plumbing.nested import as_arguments
+from peppermill.plumbing.networks import explain_shapes
 from peppermill.types import Batch, Likelihood, Tick
 from peppermill.uncertainty import Calibrate, Tally, Uncertainty, named
 from peppermill.views import View
@@ -82,16 +82,9 @@ def run_members(request: Request, sigma: float) -> MemberPass:
     with explain_shapes(request.model):
         for chunk in request.data.share().chunks():
             parts += _run_chunk(request, members, chunk) if chunk else []
-
-    def facts() -> dict[str, object]:
-        known: dict[str, object] = {"`sigma`": sigma, "`size`": members.size, "`noise`": members.noise}
-        known["`views`"] = [view.name for view in members.views]
-        if sigma == 0:
-            known[f"number of items in `{request.data.argument}`"] = request.data.count_items()
-            known |= {"`parameters`": list(members.selected), "weights": digest_of(list(state_of(request.model)))}
-        return known
-
-    matrix, averaged, labels, firsts, *rest = request.data.gather(parts, facts)
+    facts = {"`sigma`": sigma, "`size`": members.size, "`noise`": members.noise}
+    facts |= {"`parameters`": list(members.selected), "`views`": [view.name for view in members.views]}
+    matrix, averaged, labels, firsts, *rest = request.data.gather(parts, request.model, facts)
     if sigma == 0 and not bool(averaged.isfinite().all()):
         raise ValueError(
             "the network itself, without any noise, gives outputs that are NaN or infinite on these data: check its "

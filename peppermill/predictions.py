@@ -10,8 +10,8 @@ from torch import Tensor
 
 from peppermill.data import Batches
 from peppermill.likelihood import check_batch, first_items, likelihood_named
-from peppermill.plumbing.nested import as_arguments, call_on_copies, digest_of, output_tensor
-from peppermill.plumbing.networks import as_network, explain_shapes, refuse_training_mode, state_of
+from peppermill.plumbing.nested import as_arguments, call_on_copies, output_tensor
+from peppermill.plumbing.networks import as_network, explain_shapes, refuse_training_mode
 from peppermill.plumbing.progress import progress
 from peppermill.types import Data, Likelihood, LikelihoodLike
 from peppermill.uncertainty import Uncertainty, without_members
@@ -83,11 +83,6 @@ def _predict(predictor: Any, batches: Batches, likelihood: Likelihood) -> Predic
             predicted = likelihood.items(likelihood.predict(outputs).double(), labels)
             parts.append((*predicted, first_items(likelihood, labels)))
             tick(len(labels))
-
-    def facts() -> dict[str, object]:
-        known = {"likelihood": likelihood, f"number of items in `{batches.argument}`": batches.count_items()}
-        return {**known, "weights": digest_of(list(state_of(predictor)))}
-
-    log_probs, labels, firsts = batches.gather(parts, facts)
+    log_probs, labels, firsts = batches.gather(parts, predictor, {"likelihood": likelihood})
     log_likelihoods = likelihood.log_likelihoods(log_probs, labels)
     return Predictions(log_probs, labels, log_likelihoods, likelihood, firsts.cumsum(0) - 1)
