@@ -91,14 +91,13 @@ class Batches:
 
         These facts, the number of items and the weights of the model must be the same in every process.
         """
+        columns = [torch.cat(column) for column in zip(*parts, strict=True)]
         if grouped():
             from peppermill.distributed.gather import gather_rows  # most processes work alone
 
-            same = {f"number of items in `{self.argument}`": self.count_items()}
-            same["weights"] = digest_of(list(state_of(model)))
-            columns = gather_rows(parts, {**facts, **same}, self.device)
-        else:
-            columns = [torch.cat(column) for column in zip(*parts, strict=True)]
+            facts = {**facts, f"number of items in `{self.argument}`": self.count_items()}
+            facts["weights"] = digest_of(list(state_of(model)))
+            columns = gather_rows(columns, [len(part[0]) for part in parts], facts, self.device)
         if not columns or not len(columns[0]):
             raise ValueError(f"`{self.argument}` has no item that counts: every label is the ignored one.")
         return columns

@@ -11,10 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-import torch
 from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
 
+from peppermill.plumbing.networks import refuse_unperturbable
 from peppermill.types import Params
 
 
@@ -89,17 +88,7 @@ RULES: dict[str, Rule] = {
 
 def select(model: nn.Module, parameters: Selection) -> Params:
     """The selected parameters theta* by name, in the network's order, as views that carry no gradient."""
-    if not isinstance(model, nn.Module):
-        raise TypeError(
-            f"`model` is a {type(model).__name__}, which is not a torch.nn.Module: pass the network itself."
-        )
-    if any(isinstance(part, torch.jit.ScriptModule) for part in model.modules()):
-        raise TypeError(
-            "`model` is a program of TorchScript, which cannot be perturbed: pass the network it was made of."
-        )
-    for name, value in model.named_parameters():
-        if is_lazy(value) or value.is_meta or value.layout != torch.strided:
-            raise ValueError(f"`{name}` is sparse, or has no values yet: call the network once, or load its weights.")
+    refuse_unperturbable(model)
     arrays = _arrays(model)
     if callable(parameters):
         chosen = [array for array in arrays if parameters(array.name, array.value.detach())]

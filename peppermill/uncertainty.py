@@ -50,11 +50,10 @@ class Uncertainty:
     outputs: Tensor | None = None
 
     def __getattr__(self, name: str) -> Tensor:
-        values = self.__dict__.get("values", {})
+        values: Mapping[str, Tensor] = self.__dict__.get("values", {})
         if name not in values:
             raise AttributeError(f"there is no uncertainty `{name}` here, only {', '.join(values)}")
-        found: Tensor = values[name]
-        return found
+        return values[name]
 
 
 class Tally:

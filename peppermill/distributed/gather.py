@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -30,13 +30,13 @@ def _meeting() -> Iterator[None]:
 
 
 @_meeting()
-def gather_rows(parts: Sequence[tuple[Tensor, ...]], facts: Mapping[str, Any], device: torch.device) -> list[Tensor]:
-    """The rows of all processes in the order of the data, as columns, on every process.
+def gather_rows(columns: list[Tensor], sizes: list[int], facts: dict[str, Any], device: torch.device) -> list[Tensor]:
+    """The rows of all processes in the order of the data, on every process.
 
-    `parts` are the tensors [n, ...] of each of this process's batches. The k-th batch of process r is batch k * P + r
-    of the data. `facts` must be the same everywhere. `device` is for the columns of a process without batches.
+    `columns` are tensors [n, ...] with the rows of this process's batches, `sizes` the number of rows of each batch.
+    The k-th batch of process r is batch k * P + r of the data. `facts` must be the same everywhere. A process without
+    batches has no columns; those that it gets are on this `device`.
     """
-    columns, sizes = [torch.cat(column) for column in zip(*parts, strict=True)], [len(part[0]) for part in parts]
     kinds = [(tuple(column.shape[1:]), column.dtype) for column in columns] if sum(sizes) else None
     headers = exchange((sizes, kinds, {name: str(fact) for name, fact in facts.items()}))
     for process, (_, _, other) in enumerate(headers):

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule
+from torch.nn.parameter import is_lazy
 
 
 def as_network(model: Any) -> Any:
@@ -67,6 +68,21 @@ def refuse_training_mode(model: Any) -> None:
             where = f"its part `{name}` ({type(module).__name__}) is" if name else "it is"
             when = "before `torch.export.export`" if _is_exported(module) else "first"
             raise ValueError(f"the network cannot be used while {where} in training mode: call `model.eval()` {when}.")
+
+
+def refuse_unperturbable(model: Any) -> None:
+    """Raise if this is not a module of torch, or has weights to which no noise can be added."""
+    if not isinstance(model, nn.Module):
+        raise TypeError(
+            f"`model` is a {type(model).__name__}, which is not a torch.nn.Module: pass the network itself."
+        )
+    if any(isinstance(part, torch.jit.ScriptModule) for part in model.modules()):
+        raise TypeError(
+            "`model` is a program of TorchScript, which cannot be perturbed: pass the network it was made of."
+        )
+    for name, value in model.named_parameters():
+        if is_lazy(value) or value.is_meta or value.layout != torch.strided:
+            raise ValueError(f"`{name}` is sparse, or has no values yet: call the network once, or load its weights.")
 
 
 @contextmanager

@@ -123,7 +123,7 @@ def fit_scales(
     if grouped():  # GPUs differ in the last bits: all processes take what the first one found
         from peppermill.distributed.gather import gather_rows
 
-        average = gather_rows([(average[None],)], {"`scale`": per}, device)[0][0]
+        average = gather_rows([average[None]], [1], {"`scale`": per}, device)[0][0]
     factors = average.exp().half()  # three digits, which make a short file
     return tuple(zip(center, map(tuple, (part.tolist() for part in torch.split(factors, sizes))), strict=True)), spent
 
