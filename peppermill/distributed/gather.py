@@ -34,8 +34,7 @@ def gather_rows(columns: list[Tensor], sizes: list[int], facts: dict[str, Any], 
     """The rows of all processes in the order of the data, on every process.
 
     `columns` are tensors [n, ...] with the rows of this process's batches, `sizes` the number of rows of each batch.
-    The k-th batch of process r is batch k * P + r of the data. `facts` must be the same everywhere. A process without
-    batches has no columns; those that it gets are on this `device`.
+    The k-th batch of process r is batch k * P + r of the data. `facts` must be the same everywhere.
     """
     kinds = [(tuple(column.shape[1:]), column.dtype) for column in columns] if sum(sizes) else None
     headers = exchange((sizes, kinds, {name: str(fact) for name, fact in facts.items()}))
@@ -52,7 +51,7 @@ def gather_rows(columns: list[Tensor], sizes: list[int], facts: dict[str, Any], 
         return columns
     lengths = [sum(sizes) for sizes, _, _ in headers]
     places = _places([sizes for sizes, _, _ in headers])
-    columns = columns or [torch.zeros(0, device=device)] * len(known)
+    columns = columns or [torch.zeros(0, device=device)] * len(known)  # of a process without batches
     return [
         _whole(column, kind, lengths)[places.to(column.device)] for column, kind in zip(columns, known, strict=True)
     ]

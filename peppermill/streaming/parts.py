@@ -190,9 +190,8 @@ def _identity(columns_of: BatchColumns) -> dict[str, Any]:
         return {"network": asdict(fingerprint(predictor)), "recipe": f"{predictor.__class__.__name__}, {likelihood}"}
     recipe, after = predictor.recipe, predictor.calibrator
     facts = [recipe.sigma, recipe.size, recipe.noise, recipe.noise.scales, recipe.noise.draws, recipe.selected]
-    facts += [likelihood, saved_names(recipe.views), numbers_of(after)]
-    facts += [predictor.engine.precision, digest_of(after.arrays())]
-    digest = sha256([repr(facts).encode()])
+    facts += [likelihood, saved_names(recipe.views), numbers_of(after), predictor.engine.precision]
+    digest = sha256([repr([*facts, digest_of(after.arrays())]).encode()])
     return {"network": asdict(fingerprint(predictor.model)), "recipe": digest}
 
 
