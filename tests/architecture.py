@@ -81,8 +81,8 @@ CORE = [
 #: Lines and files of each room, docstrings and blank lines included; a budget rises only with its reason beside it.
 BUDGET = {
     # The plan has 2,050 in 14: the race, uncertainty, calibrators and views in pep.json, predict_proba of any data.
-    "top level": (2732, 17),
-    "tuning": (1086, 8),  # the plan has 750 in 7: noise by layer (faster where memory allows), a pool, old keywords
+    "top level": (2679, 17),
+    "tuning": (1084, 8),  # the plan has 750 in 7: noise by layer (faster where memory allows), a pool, old keywords
     "calibrators": (431, 3),  # the plan has 300: L-BFGS in units of standard errors, in chunks that stay in the cache
     "views": (139, 1),
     # The plan has 1,250: the trace that patches no other thread, what it may not bake in, and a comparison with the
@@ -96,7 +96,7 @@ BUDGET = {
     "evaluation": (1178, 8),
     "curvature": (627, 3),
     "datasets": (307, 4),  # the plan has 280 in 3: loaders with other options came from plumbing
-    "distributed": (128, 3),  # 14 more: what any process has to say to the others
+    "distributed": (129, 3),  # 15 more: what any process has to say to the others, and one without batches
     "export": (327, 2),  # the plan has 350: calibrators, views and uncertainties as outputs
     # The plan has 1,750. More: modules of torch in a Keras model stay as they are, sizes are read before arrays,
     # pictures are cached as bytes, or read without a cache; npz files, names of pictures and data of the hub stream.
@@ -106,7 +106,8 @@ BUDGET = {
     "cli": (1302, 12),  # below the plan: related commands share a file
     "demo": (81, 1),
     # The plan has 340: calls of a network, Keras' door, tables of results, versions in files, digests of all kinds.
-    "plumbing": (507, 8),
+    # And from the core: what a batch must hold (17 lines), and which networks can be perturbed (16).
+    "plumbing": (540, 8),
 }
 
 #: Imports inside a function that point down in the reading order, each a door with one user.
@@ -525,9 +526,9 @@ def opened_by_table2() -> set[str]:
 LIMITS = {
     # The plan has 12,500 lines, and 2,150 for what came since: nothing wrong or lost 250, the race 900, uncertainty
     # 450, predictions in parts 550. The stub with the public names, `__init__.pyi`, counts too.
-    "lines of the wheel": (14667, 14650),
+    "lines of the wheel": (14647, 14647),
     "files of the wheel": (115, 115),
-    "lines of the core": (1748, 1650),  # 98 more: calibrators, views, uncertainty and examples pass through it
+    "lines of the core": (1707, 1650),  # 57 more: calibrators, views, uncertainty and examples pass through it
     "rooms over their budget": (0, 0),
     "imports that point down": (0, 0),
     "without a place in the reading order": (0, 0),
@@ -548,9 +549,9 @@ LIMITS = {
     "code from text": (0, 0),
     "loaded too early": (0, 0),
     "modules of fit": (26, 20),
-    "lines of fit": (3680, 2400),
+    "lines of fit": (3671, 2400),
     "modules of a prediction": (8, 8),
-    "lines of a prediction": (1363, 1000),
+    "lines of a prediction": (1356, 1000),
     "modules of Table 2 in experiments": (9, 9),  # with the files of the library that it runs, about 48
     "lines of Table 2 in experiments": (1200, 1200),  # the race is a column
     "private names in tests": (0, 0),
