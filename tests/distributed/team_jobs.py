@@ -281,6 +281,8 @@ def odd_one_out(what: str) -> Any:
     options: dict[str, Any] = {"size": 2, "search": pm.Golden(iterations=2), "batch_size": 8}
     if what == "weights":
         model = networks.mlp(seed=int(odd))
+    elif what == "weights, without a search":
+        return pm.PepEnsemble.at_sigma(networks.mlp(seed=int(odd)), 0.1, size=2).member_pass(data)
     elif what == "seed":
         options["noise"] = pm.Noise(seed=int(odd))
     elif what == "parameters":

@@ -142,6 +142,7 @@ def test_what_depends_on_batches_pictures_or_all_the_data_is_the_same(team, job)
     ("what", "message"),
     [
         ("weights", r"not given the same weights: process 0 has \d+, process 2 has \d+\."),
+        ("weights, without a search", r"not given the same weights: process 0 has \d+, process 2 has \d+\."),
         ("seed", r"not given the same `noise`: .*seed=0.*process 2 has .*seed=1"),
         ("parameters", r"not given the same `parameters`: process 0 has .*0.weight.*process 2 has \['2.weight'\]"),
         ("views", r"not given the same `views`: process 0 has .*horizontal_flip.*process 2 has .*vertical_flip"),
