@@ -230,7 +230,7 @@ class _Course:
         candidates = []
         for entry in sorted(self.entries, key=lambda e: -e.value):
             (mean, error), own = self.difference(entry, choice), entry.pep.passes
-            verdict = Race.verdicts[0 if entry is choice else 2 if mean <= 0 else 3 if own < pep.passes else 1]
+            verdict = Race.verdicts[0 if entry is choice else 3 if own < pep.passes else 1 if mean > error else 2]
             name = _name(entry.pep, entry.calibrator)
             candidates.append(Candidate(name, own, entry.parameters, -entry.value, mean, error, verdict))
         items, tried = len(choice.log_likelihoods), pep.search.evaluations
