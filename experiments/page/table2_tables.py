@@ -10,7 +10,7 @@ from scipy import stats
 
 from experiments.page.markdown import holm, table
 from experiments.printed import COLUMNS, NOTEBOOKS, UNROUNDED, WITHOUT_SWA, inside, inside_before_rounding, printed
-from experiments.settings import ROWS
+from experiments.settings import ROWS, Settings
 
 TITLES = {
     "baseline": "Baseline",
@@ -31,6 +31,8 @@ UNITS = {"nll": 1, "brier": 1, "ece": 100, "error": 100}
 DIGITS = {"nll": 4, "brier": 4, "ece": 3, "error": 3}
 
 RATE_ROW, SLOW_FOLDER = "mnist-cnn", "rate-2.5e-4"  # the row whose learning rate the notebook leaves open
+
+REPETITIONS, SEED = 4000, 0  # of a table whose networks are drawn again
 
 #: A row of results by its name, as `table2-NAME.json` holds it.
 Rows = Mapping[str, Mapping[str, Any]]
@@ -56,6 +58,34 @@ def agreement(rows: Rows, columns: Sequence[str] = WITHOUT_SWA) -> dict[str, Any
         "notebooks": len(every) - len(unlike),
         "before_rounding": len(every) - len(rounded),
     }
+
+
+def agreement_of_equals(rows: Rows) -> np.ndarray:
+    """How many cells agree if the printed networks and ours come from one distribution, [REPETITIONS].
+
+    Our networks are drawn anew twice, with replacement; the second table is rounded as the paper's. Columns that share
+    networks are drawn together. A deep ensemble is drawn from its spread over draws of k of n networks: the mean over
+    the draws then varies by sqrt(k / (n - k)) of that spread, as it does for a mean over networks.
+    """
+    generator, share = np.random.default_rng(SEED), Settings.ensemble_size / Settings.models
+    agreeing = np.zeros(REPETITIONS, int)
+    for row in rows.values():
+        models = len(row["columns"]["baseline"]["scores"]["nll"])
+        for columns in (("baseline", "pep", "temperature"), ("mc_dropout",), ("deep_ensembles",)):
+            drawn = generator.integers(models, size=(2, REPETITIONS, models))
+            for score, unit in UNITS.items():
+                for column in columns:
+                    values = np.asarray(row["columns"][column]["scores"][score]) * unit
+                    if column == "deep_ensembles":
+                        between = values.std() * np.sqrt(share / (1 - share))
+                        ours, theirs = values.mean() + between * generator.standard_normal((2, REPETITIONS))
+                        spread = np.full(REPETITIONS, values.std())
+                    else:
+                        ours, theirs = values[drawn].mean(axis=-1)
+                        spread = values[drawn[1]].std(axis=-1)
+                    rounded, spread = theirs.round(3), spread.round(2)  # the digits of the printed table
+                    agreeing += abs(ours - rounded) <= np.maximum(spread, 0.03 * rounded) + 1e-12  # as in `inside`
+    return agreeing
 
 
 def other_settings(rows: Rows) -> list[str]:

@@ -46,7 +46,7 @@ class Recorder(fx.Tracer):
         self.reads: dict[Any, tuple[Mapping[str, Any], str, Any]] = {}  # where, under which name, and what
         self.codes: dict[Any, dict[str, Any]] = {}  # the functions that ran, with their globals
         self.others = {getattr(function, "__code__", None) for function in gc.callbacks}  # may run at any time
-        with ThreadPoolExecutor(1) as own:  # which alone has the profile function and the mode that watch the code
+        with ThreadPoolExecutor(1) as own:  # which alone has the trace function and the mode that watch the code
             own.submit(self._record).result()
         for code in self.codes:
             imports = any(step.opname == "IMPORT_NAME" for step in dis.get_instructions(code))
@@ -66,18 +66,19 @@ class Recorder(fx.Tracer):
         x = self.create_proxy("placeholder", "x", (), {})
         for module, kind in kinds.items():
             object.__setattr__(module, "__class__", watched[kind])
-        sys.setprofile(self._note_call)
+        sys.settrace(self._note_call)
         try:
             with _NoValues():
                 outputs = self.root(x)
         finally:
-            sys.setprofile(None)
+            sys.settrace(None)
             for module, kind in kinds.items():
                 object.__setattr__(module, "__class__", kind)
         self.graph.output(self.create_arg(output_tensor(outputs, fx.Proxy)))
 
     def _note_call(self, frame: Any, event: str, _: Any) -> None:
-        if event == "call" and frame.f_code not in self.others and not _is_pure(frame.f_globals.get("__name__")):
+        """Called at the start of every function of Python."""
+        if frame.f_code not in self.others and not _is_pure(frame.f_globals.get("__name__")):
             caller = frame
             while caller and not caller.f_code.co_filename.startswith("<frozen importlib"):
                 caller = caller.f_back

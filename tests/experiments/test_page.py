@@ -60,6 +60,23 @@ def test_the_printed_table_agrees_with_itself_in_every_cell() -> None:
     assert (found["outside"], found["all"], found["agreeing"], found["before_rounding"]) == ([], 120, 120, 120)
 
 
+def test_the_cells_that_equals_agree_in_are_counted_as_by_enumeration() -> None:
+    """One cell of 20 varies: 12 of 25 networks have an NLL of 0.016, 13 of 0.024; the spread is printed as 0.00."""
+    row = as_printed("mnist-cnn")
+    for column in COLUMNS:
+        row["columns"][column]["scores"] = {score: [0.5] * 25 for score in table2_tables.UNITS}
+    row["columns"]["baseline"]["scores"]["nll"] = [0.016] * 12 + [0.024] * 13
+    counts = np.arange(26)
+    chance, means = stats.binom.pmf(counts, 25, 12 / 25), (0.016 * counts + 0.024 * (25 - counts)) / 25
+    theirs = means.round(3)
+    agree = abs(means[:, None] - theirs) <= 0.03 * theirs + 1e-12
+    expected = float(chance @ agree @ chance)
+    found = table2_tables.agreement_of_equals({"mnist-cnn": row})
+    assert 0.2 < expected < 0.8
+    assert set(found) == {19, 20}
+    assert found.mean() == pytest.approx(19 + expected, abs=4 * 0.5 / np.sqrt(len(found)))
+
+
 def test_a_number_counts_as_inside_up_to_the_spread_or_3_percent() -> None:
     assert inside(1.09, (1.063, 0.03))
     assert not inside(1.10, (1.063, 0.03))
