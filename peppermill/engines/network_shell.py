@@ -107,8 +107,8 @@ class Shells:
 
 def is_written(before: Tensor, copy: Tensor) -> bool:
     """Whether a call that got this copy wrote to it; writes through numpy or `.data` show in the values alone."""
-    same = (before == copy) | (before != before)  # NaN equals NaN
-    return (not copy.is_inference() and copy._version > 0) or not bool(same.all())
+    same = torch.equal(before, copy) or bool(((before == copy) | before.isnan()).all())  # NaN equals NaN
+    return (not copy.is_inference() and copy._version > 0) or not same
 
 
 def _kept_tensors(model: nn.Module) -> list[tuple[dict[str, Any], str]]:

@@ -77,7 +77,6 @@ class Recorder(fx.Tracer):
         self.graph.output(self.create_arg(output_tensor(outputs, fx.Proxy)))
 
     def _note_call(self, frame: Any, event: str, _: Any) -> None:
-        """Called at the start of every function of Python."""
         if frame.f_code not in self.others and not _is_pure(frame.f_globals.get("__name__")):
             caller = frame
             while caller and not caller.f_code.co_filename.startswith("<frozen importlib"):
