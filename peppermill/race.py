@@ -26,7 +26,7 @@ from peppermill.plumbing.nested import bytes_of, map_tensors
 from peppermill.plumbing.progress import progress
 from peppermill.tuning import search_named, usual_items
 from peppermill.tuning.layer_scales import NoGradientError, Scales, fit_scales, starting_sigma
-from peppermill.tuning.result import Evaluation
+from peppermill.tuning.result import ROUNDING, Evaluation
 
 if TYPE_CHECKING:
     from peppermill.engines import Engine
@@ -75,7 +75,7 @@ class Race:
         """Each candidate: name, passes, NLL, difference from the choice with its standard error, verdict."""
         rows = []
         for c in self.candidates:
-            difference = f"{c.difference:+.4f} ± {c.error:.4f}" if c.verdict != "chosen" else ""
+            difference = f"{round(c.difference, 4) + 0.0:+.4f} ± {c.error:.4f}" if c.verdict != "chosen" else ""
             rows.append((c.name, str(c.passes), f"{c.nll:.4f}", difference, c.verdict))
         return Table(("candidate", "passes", "NLL", "difference", "verdict"), rows, note=self.note)
 
@@ -210,9 +210,9 @@ class _Course:
         return _mean_and_error(other.log_likelihoods - entry.log_likelihoods, self.examples)
 
     def pays(self, entry: _Entry, rival: _Entry, errors: float = 1.0) -> bool:
-        """Whether an entry beats another one by more than a standard error, or than another number of them."""
+        """Whether an entry beats another one by more than rounding and a standard error, or another number of them."""
         mean, error = self.difference(entry, rival)
-        return -mean > errors * error
+        return -mean > max(errors * error, ROUNDING)
 
     def simplest(self, most_passes: float) -> _Entry:
         """The entry with the fewest fitted numbers within half a standard error of the best with these passes."""
@@ -230,9 +230,9 @@ class _Course:
         candidates = []
         for entry in sorted(self.entries, key=lambda e: -e.value):
             (mean, error), own = self.difference(entry, choice), entry.pep.passes
-            verdict = Race.verdicts[0 if entry is choice else 3 if own < pep.passes else 1 if mean > error else 2]
-            name = _name(entry.pep, entry.calibrator)
-            candidates.append(Candidate(name, own, entry.parameters, -entry.value, mean, error, verdict))
+            verdict = 0 if entry is choice else 3 if own < pep.passes else 1 if self.pays(choice, entry) else 2
+            facts = _name(entry.pep, entry.calibrator), own, entry.parameters, -entry.value, mean, error
+            candidates.append(Candidate(*facts, Race.verdicts[verdict]))
         items, tried = len(choice.log_likelihoods), pep.search.evaluations
         zero = Evaluation(0.0, self.entries[0].value * items, pep.temperature, choice.value * items)
         search = replace(pep.search, evaluations=tried or (zero,), items=items, passes=self.spent)
@@ -284,7 +284,7 @@ def fit_or_calibrate(
     members, alone = pep.predict_items(validation), pep.one_pass.predict_items(validation)
     examples = torch.arange(len(members.labels)) if members.examples is None else members.examples.cpu()
     mean, error = _mean_and_error((members.log_likelihoods - alone.log_likelihoods).cpu(), examples)
-    return pep if mean > error else pep.one_pass
+    return pep if mean > max(error, ROUNDING) else pep.one_pass
 
 
 def _mean_and_error(differences: Tensor, examples: Tensor) -> tuple[float, float]:
