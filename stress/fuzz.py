@@ -295,7 +295,7 @@ def tried(words: list[str], keep: str = "") -> tuple[str, int]:
         path.unlink()
     if keep:
         shutil.copy("out/" + keep, keep)
-    outs = [path for option, path in pairwise(words) if option == "--out"]
+    outs = [path for option, path in pairwise(words) if option in ("--out", "-o")]
     asked = outs[-1] if outs else ""
     code = os.waitstatus_to_exitcode(status)
     if "Traceback (most recent call last)" in said and "--debug" not in words:

@@ -55,8 +55,8 @@ class Recorder(fx.Tracer):
         self._note_globals()
 
     def create_arg(self, a: Any) -> Any:
-        """A parameter by its name: torch goes through all of them to find it."""
-        if isinstance(a, nn.Parameter) and a in self.tensor_attrs:
+        """A parameter or a buffer by its name: torch goes through all of them to find it."""
+        if isinstance(a, Tensor) and a in self.tensor_attrs:
             return self.create_node("get_attr", self.tensor_attrs[a], (), {})
         return super().create_arg(a)
 
@@ -77,7 +77,7 @@ class Recorder(fx.Tracer):
         self.graph.output(self.create_arg(output_tensor(outputs, fx.Proxy)))
 
     def _note_call(self, frame: Any, event: str, _: Any) -> None:
-        if frame.f_code not in self.others and not _is_pure(frame.f_globals.get("__name__")):
+        if not _is_pure(frame.f_globals.get("__name__")) and frame.f_code not in self.others:
             caller = frame
             while caller and not caller.f_code.co_filename.startswith("<frozen importlib"):
                 caller = caller.f_back
