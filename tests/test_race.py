@@ -117,7 +117,7 @@ class FirstHalf(nn.Module):
         return self.layer(x[:, :CLASSES])
 
 
-@pytest.mark.parametrize("hint, passes", [(1e-8, 1), (0.3, 2)])
+@pytest.mark.parametrize(("hint", "passes"), [(1e-8, 1), (0.3, 2)])
 def test_a_gain_that_may_be_rounding_buys_no_pass(hint, passes):
     """A view lets the network see a hint of the label: each item gains for certain, but by less than a millionth."""
     torch.manual_seed(0)
