@@ -48,8 +48,7 @@ class Batches:
         if self._digest is None and not isinstance(self.source, (Arrays, list)):
             refuse_changing_head(self.source, self.argument)
         chunk: list[Batch] = []
-        size, digest, chunks = 0, 0, 0
-        cache = None
+        size, digest, chunks, cache = 0, 0, 0, None
         with torch.random.fork_rng(devices=[]):  # a DataLoader draws a number from the global generator
             batches = iter(self.source)
         for raw in batches:
@@ -116,8 +115,7 @@ class Batches:
         return len(items) if isinstance(items, Sized) else None
 
     def _on_device(self, batch: Batch) -> Batch:
-        inputs, labels = batch
-        return placed(inputs, self.device, self.dtype), labels.to(self.device)
+        return placed(batch[0], self.device, self.dtype), batch[1].to(self.device)
 
 
 @dataclass(frozen=True)
@@ -149,6 +147,8 @@ def as_batches(data: Data | Inputs, batch_size: int, argument: str = "data", nee
     """What gives the batches of any data: Arrays, a DataLoader, or an iterable of the user's own."""
     if batch_size < 1:
         raise ValueError(f"`batch_size={batch_size}` must be at least 1 item.")
+    if isinstance(data, tuple) and len(data) == 2 and isinstance(data[0], (Tensor, np.ndarray)) and np.ndim(data[1]):
+        data = data[0], data[1] if isinstance(data[1], (Tensor, np.ndarray)) else np.asarray(data[1])  # e.g. a list
     is_bare = isinstance(data, (Tensor, np.ndarray, Mapping))
     is_pair = isinstance(data, tuple) and len(data) == 2 and isinstance(data[1], (Tensor, np.ndarray))
     is_pair |= isinstance(data, TensorDataset) and len(data.tensors) > 1

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import networks
 import numpy as np
+import pandas
 import pytest
 import torch
 from torch import nn
@@ -133,6 +134,14 @@ def test_a_pair_of_several_inputs_is_cut_as_one():
     (named, _), *_ = Batches(({"left": X, "right": X + 1}, Y), batch_size=5)
     assert list(named) == ["left", "right"]
     assert torch.equal(named["right"], X[:5] + 1)
+
+
+@pytest.mark.parametrize("form", [list, tuple, pandas.Series])
+def test_labels_may_be_a_list_or_a_series(form):
+    labels = [2, 0, 1, 1, 0]
+    found = [kept for _, kept in Batches((torch.zeros(5, 3), form(labels)), batch_size=2)]
+    assert torch.cat(found).tolist() == labels
+    assert [len(part) for part in found] == [2, 2, 1]
 
 
 def test_of_several_tensors_the_last_are_the_labels():
@@ -352,7 +361,7 @@ def test_one_label_for_all_inputs_is_refused(data):
         list(Batches(data))
 
 
-@pytest.mark.parametrize("data", [[X, Y], [(X,)], [{"x": X, "y": Y}], [X.numpy()], (X, Y.tolist())])
+@pytest.mark.parametrize("data", [[X, Y], [(X,)], [{"x": X, "y": Y}], [X.numpy()], (X, None)])
 def test_batches_without_labels_are_refused(data):
     kind = type(data[0]).__name__
     with pytest.raises(TypeError, match=rf"a batch of `data` is a {kind} in which no labels were found"):
