@@ -83,8 +83,8 @@ def take(data: Data, rows: np.ndarray) -> Data:
         return rebuild_loader(data, dataset=Subset(data.dataset, rows.tolist()))
     if isinstance(data, Dataset):
         return Subset(data, rows.tolist())
-    chosen = torch.from_numpy(rows)
-    return cast(Data, map_tensors(lambda t: t[chosen.to(t.device)], data))
+    pair, chosen = as_batches(data, 1), torch.from_numpy(rows)
+    return cast(Data, map_tensors(lambda t: t[chosen.to(t.device)], (pair.inputs, pair.labels)))
 
 
 def labels_of(data: Data) -> Tensor:

@@ -42,6 +42,7 @@ class Stream(IterableDataset):
 FORMS = {
     "a pair of tensors": (X, Y),
     "a pair of arrays": (X.numpy(), Y.numpy()),
+    "labels in a list": (X, Y.tolist()),
     "a pair of lists of inputs": ((X, X + 1), Y),
     "a dict of inputs": ({"left": X, "right": X + 1}, Y),
     "a TensorDataset": TensorDataset(X, Y),
