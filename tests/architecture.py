@@ -553,7 +553,7 @@ LIMITS = {
     "modules of a prediction": (8, 8),
     "lines of a prediction": (1356, 1000),
     "modules of Table 2 in experiments": (9, 9),  # with the files of the library that it runs, about 48
-    "lines of Table 2 in experiments": (1200, 1200),  # the race is a column
+    "lines of Table 2 in experiments": (1225, 1225),  # the race is a column; a finished row gets new columns
     "private names in tests": (0, 0),
     "riddles": (0, 0),
 }

@@ -125,6 +125,8 @@ METHODS: dict[str, Callable[[Work], Iterable[Any]]] = {
     "race": race,
 }
 
+TESTED_AGAINST = ("baseline", "temperature")  # columns, by every other one
+
 
 def column(work: Work, method: str) -> dict[str, Any]:
     """The scores of every predictor of a method on the test images, and what was fitted for each."""
@@ -156,7 +158,7 @@ def column(work: Work, method: str) -> dict[str, Any]:
 def item_tests(columns: dict[str, dict[str, Any]]) -> dict[str, dict[str, float]]:
     """Paired tests over the test images of the NLL, mean over models: every method against two of the paper's."""
     found = {}
-    for method, other in ((m, o) for o in ("baseline", "temperature") for m in columns if m != o):
+    for method, other in ((m, o) for o in TESTED_AGAINST for m in columns if m != o):
         difference = np.subtract(columns[method]["nll_by_item"], columns[other]["nll_by_item"])
         error = float(stats.sem(difference))
         p = float(2 * stats.norm.sf(abs(difference.mean()) / error)) if error else 1.0

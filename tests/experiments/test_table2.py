@@ -123,6 +123,29 @@ def test_another_schedule_of_swa_changes_only_its_column(
     assert [name for name in METHODS if other["columns"][name] != whole[1]["columns"][name]] == ["swa"]
 
 
+def test_a_column_that_a_finished_row_does_not_have_is_added_to_it(
+    copied: Settings, whole: tuple[Settings, dict[str, Any]]
+) -> None:
+    """Only the networks are trained again, and they must be those of the other columns."""
+    path, told = copied.out / "table2-mnist-mlp.json", "made earlier"
+    row = json.loads((whole[0].out / path.name).read_text()) | {"note": told}
+    del row["columns"]["race"], row["tests_over_items"]["race - baseline"]
+    path.parent.mkdir()
+    path.write_text(json.dumps(row))
+    for stage in (copied.checkpoints / "table2").glob("*dropout*"):
+        stage.unlink()
+    said: list[str] = []
+    found = table2.main(replace(copied, say=said.append))["mnist-mlp"]
+    assert found["columns"] == whole[1]["columns"]
+    assert found["tests_over_items"] == whole[1]["tests_over_items"]
+    assert (found["note"], found["earlier"]) == (told, [row["provenance"]])
+    assert not any("dropout" in line for line in said)
+    row["columns"]["baseline"]["scores"]["nll"][0] += 0.1
+    path.write_text(json.dumps(row))
+    with pytest.raises(ValueError, match=r"the networks of .*table2-mnist-mlp\.json had other test NLLs"):
+        table2.main(copied)
+
+
 def test_stages_made_from_other_data_are_refused(copied: Settings, tmp_path: Path) -> None:
     """The same folder of checkpoints, other images; and fewer of the same images."""
     other = write_data(tmp_path / "other", seed=1)
