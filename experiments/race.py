@@ -329,8 +329,8 @@ def page(found: dict[str, dict[str, Any]]) -> str:
         "of the images (for networks of Table 2: over trained networks). *Splits* is the standard deviation over them,",
         "*seeds* over seeds of the noise on the first split; every other split has a seed of its own. laplace-torch is",
         "fitted on the tuning images, as the others are, and for the last layer alone: its Kronecker posterior over",
-        "all weights refuses batch norm, which every network here has. `python -m experiments race` writes this page",
-        "from the files in results/race.",
+        "all weights refuses batch norm, which every network here has, and a diagonal one was not run.",
+        "`python -m experiments race` writes this page from the files in results/race.",
     ]
     adjusted = holm({(name, pair): test["p"] for name, c in found.items() for pair, test in c["paired"].items()})
     for title in ("temperature scaling", "the best one-pass calibrator"):

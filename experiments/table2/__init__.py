@@ -61,8 +61,8 @@ def main(settings: Settings) -> dict[str, Any]:
             "seconds": work.seconds | known.get("seconds", {}),
         }
         if there:
-            content |= {key: known[key] for key in ("note",) if key in known}
             content["earlier"] = [*known.get("earlier", []), known["provenance"]]  # of the other columns
+        content |= {"note": known["note"]} if "note" in known else {}
         found[name] = write_result(path, KIND, content, settings.seeds[0])
         settings.say(f"{work.row.title}: wrote {path}")
     return found
