@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from importlib.resources import files
 from io import BytesIO
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 from peppermill.metrics import Reliability
@@ -110,19 +111,18 @@ def reliability_diagrams(tables: Mapping[str, Reliability], minimum_count: int =
     figure, axes = new_figure(1.75 * max(2, len(tables)), 3.0, 2, len(tables), **shared)
     for axis, below, (name, table) in zip(axes, axes[len(tables) :], tables.items(), strict=False):
         centers, widths = (table.lower + table.upper) / 2, table.upper - table.lower
-        columns = (centers, widths, table.count, table.confidence, table.accuracy)
-        for center, width, count, confidence, accuracy in zip(*(column.tolist() for column in columns), strict=True):
+        columns = [part.tolist() for part in (centers, widths, table.count, table.confidence, table.accuracy)]
+        for center, width, count, confidence, accuracy in zip(*columns, strict=True):
             if count:
                 alpha = 0.25 if count <= PALE_ITEMS else 0.8
                 axis.bar(center, accuracy, width, color=BLUE, alpha=alpha, edgecolor="white")
                 axis.plot([confidence] * 2, [accuracy, confidence], color=ORANGE, alpha=alpha, solid_capstyle="butt")
         axis.plot([0, 1], [0, 1], color=INK, linewidth=0.7, linestyle="--")
-        axis.set_title(f"{name}\nECE {100 * table.calibration_error(minimum_count):.2f} % ({len(table.count)} bins)")
+        error, title = table.calibration_error(minimum_count), fill(name, 24)  # characters: one panel's width
+        axis.set_title(f"{title}\nECE {100 * error:.2f} % ({len(table.count)} bins)")
         axis.set(xlim=(0, 1), ylim=(0, 1))
         below.bar(centers.tolist(), table.count.tolist(), widths.tolist(), color=GREY, edgecolor="white", linewidth=0.4)
-        below.set_yscale("log")
-        below.set(xlim=(0, 1), xticks=(0, 0.5, 1), xlabel="confidence")
-        below.set_ylim(bottom=0.7)  # a bin of one item shows
+        below.set(xlim=(0, 1), xticks=(0, 0.5, 1), yscale="log", ylim=(0.7, None), xlabel="confidence")
     axes[0].set_ylabel("accuracy")
     axes[len(tables)].set_ylabel("items")
     key = [

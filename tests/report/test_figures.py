@@ -101,7 +101,8 @@ def test_bins_of_few_items_are_paler_than_the_others(tables):
 
 def test_nothing_on_a_picture_touches_its_neighbor(tables, sweep):
     """Titles stay inside their own column, and the legend outside every axis."""
-    for figure in (plots.reliability_diagrams(tables), plots.sigma_curve(sweep, 0.1)):
+    long = tables | {"PEP by layer, 2 views, with matrix scaling": tables["PEP"]}
+    for figure in (*map(plots.reliability_diagrams, (tables, long)), plots.sigma_curve(sweep, 0.1)):
         figure.canvas.draw()
         boxes = [axis.title.get_window_extent() for axis in figure.axes if axis.get_title()]
         for left, right in pairwise(boxes):
