@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 NOTHING = "none"  # no calibrator
 FOLDS = 5  # of the cross-fitting
+CLEAR_LEAD = 2.0  # standard errors: what is this far behind before noise races does not race with noise
 FEWER_NUMBERS = 0.5  # standard errors: with one, vector scaling wins where matrix is better, on 2 of 12 demo splits
 HALF_STEPS = 50  # of the search for noise by layer on each half of the examples; the mean of both is used
 MIN_LAYER_EXAMPLES = 500  # for noise by layer: with fewer, finding it is most of the work
@@ -108,7 +109,8 @@ def calibrate(
     if passes > 1:
         if shown:
             course.enter(network.with_recipe(size=min(len(shown), passes), views=shown))
-        for seen in ((), shown) if shown else ((),):
+        close = {e.pep.recipe.views for e in course.entries if not course.pays(course.best(), e, CLEAR_LEAD)}
+        for seen in sorted(close, key=len):
             course.enter_noise(network.with_recipe(size=passes, views=seen))
         best, rival = course.best(), course.best(most_passes=1)
         if course.pays(best, rival):
@@ -159,7 +161,7 @@ class _Course:
         if calibrators is None:
             alone = [e for e in self.entries if e.pep.passes == 1]
             usual = max((e.value for e in alone if e.calibrator == "temperature"), default=-math.inf)
-            lost = [e.calibrator for e in alone if e.value <= usual or self.pays(self.best(1), e, errors=2.0)]
+            lost = [e.calibrator for e in alone if e.value <= usual or self.pays(self.best(1), e, CLEAR_LEAD)]
             suitable = [
                 row.name
                 for row in CALIBRATORS.values()

@@ -526,7 +526,7 @@ def opened_by_table2() -> set[str]:
 LIMITS = {
     # The plan has 12,500 lines, and 2,150 for what came since: nothing wrong or lost 250, the race 900, uncertainty
     # 450, predictions in parts 550. The stub with the public names, `__init__.pyi`, counts too.
-    "lines of the wheel": (14647, 14647),
+    "lines of the wheel": (14649, 14649),
     "files of the wheel": (115, 115),
     "lines of the core": (1707, 1650),  # 57 more: calibrators, views, uncertainty and examples pass through it
     "rooms over their budget": (0, 0),

@@ -185,6 +185,37 @@ def test_noise_by_layer_is_judged_on_items_that_had_no_part_in_it():
     assert found["4 members by layer, temperature scaling"] > found["temperature scaling"] + 0.005
 
 
+class FirstInputs(nn.Module):
+    """`network()` on the first six of twelve inputs."""
+
+    def __init__(self):
+        super().__init__()
+        self.network = network()
+
+    def forward(self, x):
+        return self.network(x[:, :6])
+
+
+@pytest.mark.parametrize(
+    ("view", "raced"),
+    [
+        (lambda x: x + 1e-3, {False, True}),  # as good as the inputs themselves
+        (lambda x: x.flip(0), {False}),  # the inputs of other items
+        (lambda x: x.roll(6, dims=1), {True}),  # the inputs without a disturbance
+    ],
+)
+def test_noise_does_not_race_with_or_without_views_if_that_is_far_behind(view, raced):
+    """Labels drawn from an ensemble, so that noise helps."""
+    model = FirstInputs().eval()
+    generator = torch.Generator().manual_seed(1)
+    inputs = torch.randn(600, 6, generator=generator)
+    truth = pm.PepEnsemble.at_sigma(model.network, 0.5, size=50, noise=pm.Noise(seed=9))
+    labels = torch.multinomial(truth.predict_proba(inputs), 1, generator=generator)[:, 0]
+    first = inputs + torch.randn(inputs.shape, generator=generator) if raced == {True} else inputs
+    found = pm.calibrate(model, (torch.cat([first, inputs], dim=1), labels), passes=2, views=view).race.candidates
+    assert {"views" in c.name for c in found if "members" in c.name} == raced
+
+
 def test_views_compete_only_if_they_are_named():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 3)).eval()
