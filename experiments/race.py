@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from importlib.util import find_spec
@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from scipy import stats
 from torch import Tensor
+from torch.nn.functional import nll_loss
 from torch.utils.data import DataLoader, TensorDataset
 
 import peppermill as pm
@@ -45,7 +46,9 @@ class Settings(Machine):
     splits: int = 10  # random halves of the images; for a row of Table 2, networks from other seeds
     noise_seeds: int = 5  # for the first split; every other one has a seed of its own
     passes: int = 10
-    additions: bool = True  # each addition to PEP alone, too; they cost most of the time
+    additions: int | None = (
+        None  # splits on which each addition to PEP runs alone, too: all; they cost most of the time
+    )
     images: int | None = None  # only the first images
     imagenet: Path | None = None  # the folder of the validation images
     labels: Path | None = None  # their classes, if the folder is flat
@@ -53,7 +56,7 @@ class Settings(Machine):
     tuning_share: float = 0.5  # of the images that tune
     batch_size: int = 500
     precision: str = "tf32"  # of products on a GPU: float32 or tf32; or float16, for the members alone
-    only: int | None = None  # run this split alone and write no result: for several processes
+    only: tuple[int, ...] = ()  # run these splits alone and write no result: for several processes
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,39 +78,39 @@ METHODS: dict[str, tuple[bool, Callable[[Case, int, int], Any]]] = {
     "vector scaling": (False, lambda case, seed, passes: pm.fit_calibrator(case.model, case.tuning, "vector")),
     "matrix scaling": (False, lambda case, seed, passes: matrix_scaling(case)),
     "mirror image, T": (False, lambda case, seed, passes: mirrored(case)),
-    "PEP": (True, lambda case, seed, passes: members(case, seed, passes)),
-    "PEP, T": (True, lambda case, seed, passes: members(case, seed, passes, calibrator="temperature")),
-    "PEP by layer, T": (True, lambda case, seed, passes: by_layer(case, seed, passes)),
-    "PEP, vector": (True, lambda case, seed, passes: members(case, seed, passes, calibrator="vector")),
-    "PEP by layer, vector": (True, lambda case, seed, passes: sized(case, seed, passes, passes)),
-    "PEP by layer, vector, m = 2": (True, lambda case, seed, passes: sized(case, seed, passes, 2)),
-    "PEP by layer, vector, m = 4": (True, lambda case, seed, passes: sized(case, seed, passes, 4)),
-    "PEP by layer, vector, m = 30": (True, lambda case, seed, passes: sized(case, seed, passes, 30)),
+    "PEP": (True, lambda case, seed, passes: members(case, seed, passes).without_temperature()),
+    "PEP, T": (True, lambda case, seed, passes: members(case, seed, passes)),
+    "PEP by layer, T": (True, lambda case, seed, passes: members(case, seed, passes, "layer")),
+    "PEP, vector": (True, lambda case, seed, passes: again(case, members(case, seed, passes))),
+    "PEP by layer, vector": (True, lambda case, seed, passes: by_layer(case, seed, passes, passes)),
+    "PEP by layer, vector, m = 2": (True, lambda case, seed, passes: by_layer(case, seed, passes, 2)),
+    "PEP by layer, vector, m = 4": (True, lambda case, seed, passes: by_layer(case, seed, passes, 4)),
+    "PEP by layer, vector, m = 30": (True, lambda case, seed, passes: by_layer(case, seed, passes, 30)),
     "PEP by layer, matrix": (True, lambda case, seed, passes: members_and_matrix(case, seed, passes)),
-    "PEP by filter, vector": (True, lambda case, seed, passes: members(case, seed, passes, "filter", "vector")),
+    "PEP by filter, vector": (True, lambda case, seed, passes: again(case, members(case, seed, passes, "filter"))),
     "PEP from a pool, vector": (True, lambda case, seed, passes: chosen(case, seed, passes)),
     "PEP and mirror image, T": (True, lambda case, seed, passes: twins(case, seed, passes)),
-    "laplace-torch, last layer": (False, lambda case, seed, passes: laplace(case)),
+    "laplace-torch, last layer": (False, lambda case, seed, passes: laplace_last_layer(case)),
+    "laplace-torch, all weights": (False, lambda case, seed, passes: laplace_all_weights(case, passes)),
     "race": (True, lambda case, seed, passes: race(case, seed, passes)),
 }
 
 
-def members(case: Case, seed: int, passes: int, scale: str | None = None, calibrator: str | None = None) -> Any:
-    """`pm.fit` with this seed of the noise."""
+@lru_cache(maxsize=2)
+def members(case: Case, seed: int, passes: int, scale: str | None = None) -> Any:
+    """`pm.fit` with T and with this seed of the noise; kept for the methods that share the noise."""
     noise = pm.Noise(seed=seed)
-    return pm.fit(case.model, case.tuning, size=passes, noise=noise, scale=scale, calibrator=calibrator, **case.options)
+    return pm.fit(case.model, case.tuning, size=passes, noise=noise, scale=scale, temperature=True, **case.options)
 
 
-@lru_cache(maxsize=1)
-def by_layer(case: Case, seed: int, passes: int) -> Any:
-    """Noise by layer with T; kept for the methods that share its noise."""
-    return members(case, seed, passes, "layer", "temperature")
+def again(case: Case, pep: Any, calibrator: str = "vector") -> Any:
+    """The same members with another calibrator: what `pm.fit` does, too, after it has found sigma with T."""
+    return pm.fit_calibrator(pep, case.tuning, calibrator)
 
 
-def sized(case: Case, seed: int, passes: int, size: int, calibrator: str = "vector") -> Any:
+def by_layer(case: Case, seed: int, passes: int, size: int, calibrator: str = "vector") -> Any:
     """Another number of members and another calibrator, with the noise by layer that `passes` members found."""
-    noise = by_layer(case, seed, passes).perturbation.noise
-    return pm.fit(case.model, case.tuning, size=size, noise=noise, calibrator=calibrator, **case.options)
+    return again(case, members(case, seed, passes, "layer").with_size(size), calibrator)
 
 
 def few_classes(case: Case) -> bool:
@@ -122,7 +125,7 @@ def matrix_scaling(case: Case) -> Any:
 
 def members_and_matrix(case: Case, seed: int, passes: int) -> Any:
     """Noise by layer with matrix scaling; None if there are too many classes."""
-    return sized(case, seed, passes, passes, "matrix") if few_classes(case) else None
+    return by_layer(case, seed, passes, passes, "matrix") if few_classes(case) else None
 
 
 def chosen(case: Case, seed: int, passes: int) -> Any:
@@ -142,17 +145,61 @@ def twins(case: Case, seed: int, passes: int) -> Any:
     return pm.fit(case.model, case.tuning, **options) if case.mirrored else None
 
 
-def laplace(case: Case) -> Any:
-    """The last layer's Kronecker posterior on the tuning images, probit prediction; None without the library."""
-    if not find_spec("laplace"):
+def laplace_last_layer(case: Case) -> Any:
+    """The last layer's Kronecker posterior on the tuning images, probit prediction; None where it does not fit.
+
+    The prediction needs the gradient of every class by every weight.
+    """
+    if not find_spec("laplace") or not few_classes(case):
         return None
     from laplace import Laplace
 
-    images, labels = case.tuning
-    posterior = Laplace(copy.deepcopy(case.model), "classification", "last_layer", "kron")
-    posterior.fit(DataLoader(TensorDataset(images, labels), batch_size=500))
+    posterior = Laplace(_contiguous(case.model), "classification", "last_layer", "kron")
+    posterior.fit(DataLoader(TensorDataset(*case.tuning), batch_size=500))
     posterior.optimize_prior_precision(method="marglik")
-    return lambda images: posterior(images.to(labels.device), link_approx="probit").log().to(images.device)
+    return _on_device_of(case, partial(posterior, link_approx="probit"))
+
+
+def laplace_all_weights(case: Case, passes: int) -> Any:
+    """The diagonal posterior of all weights on the tuning images, members drawn from it; None where it does not fit.
+
+    The tuning images choose the precision of the prior, 1 to 1e6, as they choose sigma for PEP.
+    """
+    if not find_spec("laplace") or not few_classes(case):
+        return None
+    from laplace import Laplace
+    from laplace.curvature import AsdlGGN
+
+    torch.manual_seed(0)
+    tuning = DataLoader(TensorDataset(*case.tuning), batch_size=500)
+    posterior = Laplace(_contiguous(case.model), "classification", "all", "diag", backend=AsdlGGN)
+    posterior.fit(tuning)
+    members = {"pred_type": "nn", "link_approx": "mc", "n_samples": passes}
+    grid = {"log_prior_prec_min": 0, "log_prior_prec_max": 6, "grid_size": 13}
+    posterior.optimize_prior_precision(method="gridsearch", val_loader=tuning, loss=_mean_nll, **grid, **members)
+    predict = _on_device_of(case, partial(posterior, **members))
+    predict.passes = passes  # type: ignore[attr-defined]
+    return predict
+
+
+def _contiguous(model: Any) -> Any:
+    """A copy with weights in the usual order, as the library needs them."""
+    return copy.deepcopy(model).to(memory_format=torch.contiguous_format)
+
+
+def _mean_nll(probs: Tensor, labels: Tensor) -> Tensor:
+    """The library's own sum stays infinite once a label had probability 0."""
+    return nll_loss(probs.clamp(min=1e-30).log(), labels)
+
+
+def _on_device_of(case: Case, posterior: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """Log-probabilities, a few images at a time."""
+
+    def predict(images: Tensor) -> Tensor:
+        parts = images.to(case.tuning[1].device).split(500)
+        return torch.cat([posterior(part).detach().log() for part in parts]).to(images.device)
+
+    return predict
 
 
 def race(case: Case, seed: int, passes: int) -> Any:
@@ -167,32 +214,36 @@ def main(settings: Settings) -> dict[str, Any]:
         began, each, digest = time.monotonic(), list[dict[str, Any]](), ""
         for split, case in enumerate(cases(name, settings)):
             digest = digest or fingerprint(*case.tuning, *case.test)
-            if settings.only not in (None, split):
+            if settings.only and split not in settings.only:
                 continue
             stages = Stages(settings.checkpoints / "race", digest)
+            alone = settings.additions is None or split < settings.additions
             for seed in range(settings.noise_seeds) if split == 0 else [split]:
                 made_of = {"passes": settings.passes, "split": fingerprint(case.items), "seed": seed}
-                made_of |= {} if settings.additions else {"additions": False}
                 made_of |= {} if settings.precision == "tf32" else {"precision": settings.precision}
-                with arithmetic(settings.precision), warnings.catch_warnings():
-                    warnings.simplefilter("ignore", pm.PepWarning)  # a best sigma of 0 is a number of the table
-                    compute = partial(examine, case, seed, split > 0 or seed == 0, settings)
-                    found = stages.json(f"{name}-{split}-{seed}", made_of, compute)
-                each.append({"split": split, "seed": seed, "tuning": len(case.tuning[1]), **found})
-                shown = ", ".join(f"{m} {v['nll']:.4f}" for m, v in found["methods"].items() if m in SHOWN)
-                settings.say(f"{name}, split {split + 1}, noise {seed + 1}: {shown}; chosen: {found['choice']}")
-        if settings.only is not None:
+                methods: dict[str, Any] = {}
+                for suffix, titles in {"": BASE, "-additions": ADDITIONS if alone else ()}.items():
+                    with arithmetic(settings.precision), warnings.catch_warnings():
+                        warnings.simplefilter("ignore", pm.PepWarning)  # a best sigma of 0 is a number of the table
+                        compute = partial(examine, case, seed, titles, split > 0 or seed == 0, settings.passes)
+                        methods |= stages.json(f"{name}-{split}-{seed}{suffix}", made_of, compute) if titles else {}
+                run = {"split": split, "seed": seed, "tuning": len(case.tuning[1]), "numbers": case.items.tolist()}
+                each.append(run | {"methods": {title: methods[title] for title in METHODS if title in methods}})
+                shown = ", ".join(f"{m} {v['nll']:.4f}" for m, v in methods.items() if m in SHOWN)
+                settings.say(f"{name}, split {split + 1}, noise {seed + 1}: {shown}; {methods['race']['choice']}")
+        if settings.only:
             continue
         content = {"network": name, **summary(each), "seconds": time.monotonic() - began, "device": settings.device}
         content |= {"settings": settings.identity(), "data": digest}
         write_result(settings.out / f"race-{name}.json", KIND, content, seed=0)
-    return {} if settings.only is not None else write_page(settings.out)
+    return {} if settings.only else write_page(settings.out)
 
 
-WITHOUT_ADDITIONS = (
+BASE = (
     *("network", "temperature scaling", "vector scaling", "matrix scaling", "mirror image, T"),
     *("PEP, T", "PEP and mirror image, T", "race"),
 )
+ADDITIONS = tuple(title for title in METHODS if title not in BASE)
 SHOWN = ("temperature scaling", "vector scaling", "PEP, T", "PEP by layer, vector", "race")
 
 
@@ -213,6 +264,8 @@ def cases(name: str, settings: Settings) -> Iterator[Case]:
         network = NETWORKS[name]
         pictures = row_pictures(network, settings)  # type: ignore[arg-type]
         model = network.build(weights_of(name, settings)).to(settings.device)  # type: ignore[arg-type]
+        if all(getattr(layer, "groups", 1) == 1 for layer in model.modules()):
+            model = model.to(memory_format=torch.channels_last)  # faster on a GPU, but not for depthwise convolutions
         yield from halves(model, *prepared_images(network, pictures, model, settings), settings, mirror=True)
     else:
         shared = {key: getattr(settings, key) for key in ("data", "checkpoints", "device", "precision")}
@@ -234,13 +287,12 @@ def halves(model: Any, inputs: Tensor, labels: Tensor, settings: Settings, mirro
         yield Case(model, *parts, test, mirror, options_of(settings, inputs[0, 0].numel()))
 
 
-def examine(case: Case, seed: int, first: bool, settings: Settings) -> dict[str, Any]:
-    """Every method on one split with one seed, those without noise with the first one only; the NLL of every item."""
-    found, choice = {}, ""
-    for title, (noisy, make) in METHODS.items():
-        if not settings.additions and title not in WITHOUT_ADDITIONS:
-            continue
-        predictor = make(case, seed, settings.passes) if noisy or first else None
+def examine(case: Case, seed: int, titles: Iterable[str], first: bool, passes: int) -> dict[str, Any]:
+    """These methods on one split with one seed, those without noise with the first one only; the NLL of every item."""
+    found: dict[str, Any] = {}
+    for title in titles:
+        noisy, make = METHODS[title]
+        predictor = make(case, seed, passes) if noisy or first else None
         if predictor is None:
             continue
         predictions = pm.predict(predictor, case.test)
@@ -252,14 +304,16 @@ def examine(case: Case, seed: int, first: bool, settings: Settings) -> dict[str,
             "items": [round(float(value), 6) for value in -predictions.log_likelihoods],
         }
         if title == "race":
-            choice, estimate = predictor.race.choice.name, predictor.race.choice.nll
-            found[title] |= {"estimate": estimate, "spent": predictor.race.spent}
-    return {"methods": found, "choice": choice, "numbers": case.items}
+            choice = predictor.race.choice
+            found[title] |= {"choice": choice.name, "estimate": choice.nll, "spent": predictor.race.spent}
+    return found
 
 
 def summary(each: list[dict[str, Any]]) -> dict[str, Any]:
     """Means and spreads over splits and seeds, and paired tests over the items' mean differences."""
-    methods = list(dict.fromkeys(title for one in each for title in one["methods"]))
+    methods = [title for title in METHODS if any(title in one["methods"] for one in each)]
+    usual = {one["split"]: one["methods"]["temperature scaling"]["nll"] for one in reversed(each)
+             if "temperature scaling" in one["methods"]}  # fmt: skip
     rows = {}
     for title in methods:
         by_split: dict[int, list[dict[str, Any]]] = {}
@@ -272,6 +326,8 @@ def summary(each: list[dict[str, Any]]) -> dict[str, Any]:
         }
         seeds = [np.std([run["nll"] for run in runs], ddof=1) for runs in by_split.values() if len(runs) > 1]
         rows[title] = {key: float(np.mean(values)) for key, values in means.items()}
+        rows[title]["from T"] = float(np.mean(np.subtract(means["nll"], [usual[split] for split in by_split])))
+        rows[title]["splits"] = len(by_split)
         rows[title] |= {
             "over splits": float(np.std(means["nll"], ddof=1)) if len(by_split) > 1 else 0.0,
             "over seeds": float(np.mean(seeds)) if seeds else 0.0,
@@ -279,7 +335,8 @@ def summary(each: list[dict[str, Any]]) -> dict[str, Any]:
     one_pass = [title for title in ("temperature scaling", "vector scaling", "matrix scaling") if title in rows]
     best = min(one_pass, key=lambda title: rows[title]["nll"])
     pairs = {f"race - {title}": paired(each, title) for title in dict.fromkeys(("temperature scaling", best))}
-    counts = {name: sum(one["choice"] == name for one in each) for name in {one["choice"] for one in each}}
+    choices = [one["methods"]["race"]["choice"] for one in each]
+    counts = {name: choices.count(name) for name in sorted(set(choices))}
     inside = []
     for one in each:
         found, items = one["methods"]["race"], one["methods"]["race"]["items"]
@@ -326,10 +383,15 @@ def page(found: dict[str, dict[str, Any]]) -> str:
         "# The race: what do the passes buy?",
         "",
         "Which method gives the best probabilities, and do its forward passes pay? Test NLL, mean over random splits",
-        "of the images (for networks of Table 2: over trained networks). *Splits* is the standard deviation over them,",
-        "*seeds* over seeds of the noise on the first split; every other split has a seed of its own. laplace-torch is",
-        "fitted on the tuning images, as the others are, and for the last layer alone: its Kronecker posterior over",
-        "all weights refuses batch norm, which every network here has, and a diagonal one was not run.",
+        "of the images (for networks of Table 2: over trained networks). *From T* is the difference from temperature",
+        "scaling on the same splits: the number to read where a method ran on fewer of them, which its row says.",
+        "*Splits* is the standard deviation over splits, *seeds* over seeds of the noise on the first split; every",
+        "other split has a seed of its own. Other numbers of members have the noise of ten, as in the race.",
+        "",
+        "laplace-torch is fitted on the tuning images, as the others are: with a Kronecker posterior of the last layer",
+        "and probit prediction; and with a diagonal posterior of all weights, ten networks drawn from it, and the",
+        "prior precision that is best on the tuning images (its Kronecker posterior of all weights refuses batch norm,",
+        "which every network here has). Neither was run for 1,000 classes, whose gradients do not fit.",
         "`python -m experiments race` writes this page from the files in results/race.",
     ]
     adjusted = holm({(name, pair): test["p"] for name, c in found.items() for pair, test in c["paired"].items()})
@@ -374,14 +436,16 @@ def page(found: dict[str, dict[str, Any]]) -> str:
             "",
             f"## {title_of(name)}",
             "",
-            "| method | passes | NLL | splits | seeds | ECE % | error % |",
-            "|---|---|---|---|---|---|---|",
+            "| method | passes | NLL | from T | splits | seeds | ECE % | error % |",
+            "|---|---|---|---|---|---|---|---|",
         ]
         for title, row in content["methods"].items():
-            known = {"over splits": asked["splits"] > 1, "over seeds": asked["noise_seeds"] > 1}
+            known = {"over splits": row["splits"] > 1, "over seeds": asked["noise_seeds"] > 1}
             spreads = " | ".join(f"{row[name]:.4f}" if several else "" for name, several in known.items())
             scores = f"{100 * row['ece']:.2f} | {100 * row['error']:.2f}"
-            lines.append(f"| {title} | {row['passes']:.3g} | {row['nll']:.4f} | {spreads} | {scores} |")
+            few = f" ({row['splits']} of {asked['splits']} splits)" if row["splits"] < asked["splits"] else ""
+            nll = f"{row['nll']:.4f} | {row['from T']:+.4f}"
+            lines.append(f"| {title}{few} | {row['passes']:.3g} | {nll} | {spreads} | {scores} |")
         choices = sorted(content["choices"].items(), key=lambda item: (-item[1], item[0]))
         chosen = ", ".join(f"{choice} ({count} of {content['runs']})" for choice, count in choices)
         images = f" of {asked['images']:,} images" if asked.get("images") else ""

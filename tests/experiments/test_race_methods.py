@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,12 @@ import pytest
 from experiments import race
 from experiments.resume import read_result
 
-pytestmark = pytest.mark.filterwarnings("ignore::peppermill.PepWarning")  # 100 images are few
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::peppermill.PepWarning"),  # 100 images are few
+    pytest.mark.filterwarnings("ignore:By default `link_approx` is `probit`"),  # of laplace-torch
+    pytest.mark.filterwarnings("ignore:Using a non-full backward hook:FutureWarning"),  # likewise
+]
+LAPLACE = {"laplace-torch, last layer", "laplace-torch, all weights"}
 
 
 def test_seeds_splits_and_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -25,10 +31,10 @@ def test_seeds_splits_and_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         noise_seeds=2,
         images=200,
         passes=2,
-        additions=False,
+        additions=0,
         say=said.append,
     )
-    assert race.main(replace(settings, only=1)) == {}  # as another process would
+    assert race.main(replace(settings, only=(1,))) == {}  # as another process would
     assert [path.name for path in tmp_path.glob("race*")] == ["race"]  # a stage, no result and no page
     stage = next((tmp_path / "race").iterdir())
     assert stage.name == "demo-1-1.json"
@@ -47,12 +53,12 @@ def test_seeds_splits_and_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert found["methods"]["temperature scaling"]["passes"] == 1
     assert found["methods"]["temperature scaling"]["over seeds"] == 0 <= found["methods"]["PEP, T"]["over seeds"]
     page = (tmp_path / "race.md").read_text()
-    assert found["methods"].keys() == {name for name in race.WITHOUT_ADDITIONS if "mirror" not in name}
+    assert found["methods"].keys() == {name for name in race.BASE if "mirror" not in name}
     assert all(f"| {name} |" in page for name in found["methods"])
     assert "Splits of 200 images: 2; seeds of the noise on the first one: 2." in page
-    kept = json.loads(stage.read_text())["content"]["methods"]
-    race.main(replace(settings, only=1, precision="float16"))  # of the members alone, and computed again
-    low = json.loads(stage.read_text())["content"]["methods"]
+    kept = json.loads(stage.read_text())["content"]
+    race.main(replace(settings, only=(1,), precision="float16"))  # of the members alone, and computed again
+    low = json.loads(stage.read_text())["content"]
     assert low["temperature scaling"] == kept["temperature scaling"]
     assert low["PEP, T"] != kept["PEP, T"]
     assert low["PEP, T"]["nll"] == pytest.approx(kept["PEP, T"]["nll"], abs=0.02)
@@ -63,14 +69,14 @@ def test_an_estimate_is_judged_with_the_errors_of_both_samples(tuning, inside):
     """Items of 0 and 2 have the standard deviation 1, so 400 of them the error 0.05; 100 tuning items add 0.1."""
     items = [0.0, 2.0] * 200
     run = {"nll": 1.0, "ece": 0.0, "error": 0.0, "passes": 1, "items": items}
-    methods = {"temperature scaling": run, "race": run | {"estimate": 1.2, "spent": 3.0}}
-    one = {"split": 0, "seed": 0, "tuning": tuning, "methods": methods, "choice": "race", "numbers": [*range(400)]}
+    methods = {"temperature scaling": run, "race": run | {"estimate": 1.2, "spent": 3.0, "choice": "one"}}
+    one = {"split": 0, "seed": 0, "tuning": tuning, "methods": methods, "numbers": [*range(400)]}
     assert race.summary([one])["estimate within two standard errors"] == inside
 
 
 def test_the_page_has_one_row_for_each_network_and_stars_where_the_race_differs():
     """The best one-pass calibrator stands beside temperature scaling, with its name; no mirror image, no number."""
-    scores = {"ece": 0.01, "error": 0.1, "over splits": 0.0, "over seeds": 0.0}
+    scores = {"ece": 0.01, "error": 0.1, "over splits": 0.0, "over seeds": 0.0, "from T": -0.1, "splits": 5}
     nll = {"network": 0.5, "temperature scaling": 0.4, "vector scaling": 0.3, "race": 0.31}
     content = {
         "methods": {
@@ -98,3 +104,20 @@ def test_the_page_has_one_row_for_each_network_and_stars_where_the_race_differs(
     assert "need fewer passes, on MNIST (MLP) (Table 2): one standard error" in race.page({"mnist-mlp": cheap})
     equal = cheap | {"methods": cheap["methods"] | {"mirror image, T": mirror | {"passes": 4}}}
     assert "Two views" not in race.page({"mnist-mlp": equal})
+
+
+def test_every_method_runs_alone_on_the_first_splits_and_other_splits_do_without(tmp_path, monkeypatch):
+    """Means of different splits cannot be compared, so each row has its difference from T on its own splits."""
+    monkeypatch.setattr(race, "PAGE", tmp_path / "race.md")
+    places = {"out": tmp_path, "checkpoints": tmp_path, "say": lambda text: None}
+    race.main(race.Settings(splits=2, noise_seeds=1, images=200, passes=2, additions=1, **places))
+    stages = {path.stem: json.loads(path.read_text())["content"] for path in (tmp_path / "race").iterdir()}
+    assert stages.keys() == {"demo-0-0", "demo-0-0-additions", "demo-1-1"}
+    found = read_result(tmp_path / "race-demo.json", race.KIND)
+    assert found is not None
+    one_split, usual = found["methods"]["PEP by layer, vector, m = 4"], stages["demo-0-0"]["temperature scaling"]
+    assert (one_split["splits"], one_split["passes"]) == (1, 4)
+    assert one_split["from T"] == pytest.approx(one_split["nll"] - usual["nll"])
+    assert one_split["from T"] != pytest.approx(one_split["nll"] - found["methods"]["temperature scaling"]["nll"])
+    assert {title for title in found["methods"] if "laplace" in title} == (LAPLACE if find_spec("laplace") else set())
+    assert "| PEP (1 of 2 splits) | 2 |" in (tmp_path / "race.md").read_text()
