@@ -20,6 +20,7 @@ from torch.utils.checkpoint import checkpoint
 
 from peppermill.data import MEMORY_BYTES
 from peppermill.distributed.group import grouped
+from peppermill.engines import autocast
 from peppermill.engines.network_shell import Shells
 from peppermill.likelihood import ensemble_log_likelihoods, example_rows
 from peppermill.noise import Noise
@@ -98,9 +99,10 @@ def fit_scales(
     shells, average, spent = Shells(request.model), torch.zeros_like(logs), max(1.0, len(request.views))
     taken = 1  # steps, this one included
     recurrent = any(isinstance(module, nn.RNNBase) for module in request.model.modules())
+    low = request.engine.precision and "bfloat16"  # in which gradients do not underflow
     for step, (minibatch, share) in enumerate(_minibatches(request, steps)):
         # cuDNN differentiates recurrent layers in training mode only.
-        with torch.enable_grad(), torch.backends.cudnn.flags(enabled=not recurrent):
+        with torch.enable_grad(), torch.backends.cudnn.flags(enabled=not recurrent), autocast(device, low):
             by_name = dict(zip(center, torch.split(logs, sizes), strict=True))
             if step == 0:
                 args, kwargs = as_arguments(minibatch[0][0])
@@ -198,11 +200,9 @@ def _minibatches(request: Request, steps: int) -> Iterator[tuple[list[WeightedBa
 
     Where the rows of a batch are no examples, or the data are few, whole batches in place of examples.
     """
-    network = run_members(request, 0.0)
-    pool = cut_subsample(request, network.member_log_likelihoods[0], POOL_FRACTION)
+    pool = cut_subsample(request, run_members(request, 0.0).member_log_likelihoods[0], POOL_FRACTION)
     generator = torch.Generator().manual_seed(request.perturbation.noise.seed % 2**63)
-    held: list[Any] = []
-    count, size = 0, 0
+    held, count, size = list[Any](), 0, 0
     for inputs, labels in pool.data if pool else request.data:
         if size < MEMORY_BYTES:
             weights = pool.example_weights[count : count + len(labels)] if pool else torch.ones(len(labels))

@@ -198,3 +198,19 @@ def test_fit_with_scales_is_better_on_the_validation_data_and_pays_for_all_it_di
     again = pm.load(tmp_path / "pep.json", model)
     assert again.recipe.noise == pep.recipe.noise
     assert torch.equal(again(data[0][:9]), pep(data[0][:9]))
+
+
+@pytest.mark.parametrize(("engine", "products"), [("loop", torch.float32), ("loop:float16", torch.bfloat16)])
+def test_gradients_are_taken_in_low_precision_if_the_engine_computes_in_it(engine, products):
+    """Eight bits suffice: the factors of sigma differ by a few percent."""
+    model, data = networks.mlp(0), networks.items(600, (6,))
+    expected, _ = fit_scales(request_of(model, data), 0.2, 1.0, steps=20)
+    seen = set()
+    model[0].register_forward_hook(
+        lambda layer, inputs, output: seen.add(output.dtype) if output.requires_grad else None
+    )
+    found, _ = fit_scales(replace(request_of(model, data), engine=engine_named(engine)), 0.2, 1.0, steps=20)
+    assert seen == {products}
+    for (_, one), (_, other) in zip(found, expected, strict=True):
+        assert other == pytest.approx(one, rel=0.05)
+    assert (found == expected) == (engine == "loop")
