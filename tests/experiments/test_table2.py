@@ -14,7 +14,7 @@ from scipy import stats
 import peppermill as pm
 from experiments import table2
 from experiments.settings import Settings, paper_layers
-from experiments.table2.methods import METHODS, SCORES, item_tests
+from experiments.table2.methods import METHODS, SCORES, chosen_by_race, item_tests
 from experiments.table2.work import Work
 from tests.experiments.conftest import tiny, write_data
 
@@ -112,6 +112,18 @@ def test_a_run_killed_at_any_moment_ends_with_the_same_table(
     assert sum("training, seed 17: epoch  1" in line for line in said) == 1  # it was kept
     assert table2.main(replace(asked, say=said.append))["mnist-mlp"] == found
     assert said[-1].startswith("MNIST (MLP): done, in")
+
+
+def test_a_choice_of_the_race_is_kept_for_a_run_that_continues(copied: Settings) -> None:
+    """The file of the first network is read, whatever it says; the second one, which is not there, is made again."""
+    work = Work("mnist-mlp", copied)
+    first, second = sorted(work.stages.folder.glob("mnist-mlp-race-4-*.json"))
+    pm.PepEnsemble.at_sigma(work.networks[0], 0.125, size=3).save(first)
+    before = second.read_text()
+    second.unlink()
+    kept, again = (chosen_by_race(work, network, seed) for seed, network in enumerate(work.networks, copied.seeds[0]))
+    assert (kept.sigma, kept.size) == (0.125, 3)
+    assert json.loads(second.read_text())["sigma"] == json.loads(before)["sigma"] == again.sigma
 
 
 def test_another_schedule_of_swa_changes_only_its_column(
