@@ -444,7 +444,7 @@ def page(found: dict[str, dict[str, Any]]) -> str:
             spreads = " | ".join(f"{row[name]:.4f}" if several else "" for name, several in known.items())
             scores = f"{100 * row['ece']:.2f} | {100 * row['error']:.2f}"
             few = f" ({row['splits']} of {asked['splits']} splits)" if row["splits"] < asked["splits"] else ""
-            nll = f"{row['nll']:.4f} | {row['from T']:+.4f}"
+            nll = f"{row['nll']:.4f} | {round(row['from T'], 4) + 0.0:+.4f}"
             lines.append(f"| {title}{few} | {row['passes']:.3g} | {nll} | {spreads} | {scores} |")
         choices = sorted(content["choices"].items(), key=lambda item: (-item[1], item[0]))
         chosen = ", ".join(f"{choice} ({count} of {content['runs']})" for choice, count in choices)

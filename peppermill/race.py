@@ -144,10 +144,9 @@ class _Course:
     def enter(
         self, pep: PepEnsemble, half_scales: tuple[Scales, ...] = (), calibrators: tuple[str, ...] | None = None
     ) -> None:
-        """These members with these calibrators, or with every one that suits them and showed promise with one pass.
+        """These members with these calibrators, or with temperature scaling and all that showed promise with one pass.
 
         That is: better than temperature scaling, and not worse than the best by more than two standard errors.
-        Temperature scaling costs next to nothing and always runs.
         """
         if half_scales:  # an item is judged by noise that the other half of the examples found
             first, found = (self._pass(_with_scales(pep, scales)) for scales in half_scales)
@@ -174,14 +173,12 @@ class _Course:
         own = (pep.sigma > 0) + len(pep.recipe.noise.scales)
         for name in calibrators:
             if name == NOTHING:
-                log_likelihoods, fitted = likelihood.log_likelihoods(judged, found.labels), 0
+                scores, fitted = likelihood.log_likelihoods(judged, found.labels), 0
             else:
                 with progress(_name(pep, name), FOLDS) as tick:
-                    log_likelihoods = cross_fitted(
-                        name, judged, found.labels, likelihood, FOLDS, groups=found.examples, tick=tick
-                    )
+                    scores = cross_fitted(name, judged, found.labels, likelihood, FOLDS, found.examples, tick)
                 fitted = CALIBRATORS[name].numbers(classes)
-            self.entries.append(_Entry(pep, half_scales, name, own + fitted, log_likelihoods.cpu()))
+            self.entries.append(_Entry(pep, half_scales, name, own + fitted, scores.cpu()))
 
     def enter_noise(self, pep: PepEnsemble) -> None:
         """Noise of one size, and noise by layer."""

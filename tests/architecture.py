@@ -81,7 +81,7 @@ CORE = [
 #: Lines and files of each room, docstrings and blank lines included; a budget rises only with its reason beside it.
 BUDGET = {
     # The plan has 2,050 in 14: the race, uncertainty, calibrators and views in pep.json, predict_proba of any data.
-    "top level": (2679, 17),
+    "top level": (2678, 17),
     "tuning": (1084, 8),  # the plan has 750 in 7: noise by layer (faster where memory allows), a pool, old keywords
     "calibrators": (431, 3),  # the plan has 300: L-BFGS in units of standard errors, in chunks that stay in the cache
     "views": (139, 1),
@@ -526,7 +526,7 @@ def opened_by_table2() -> set[str]:
 LIMITS = {
     # The plan has 12,500 lines, and 2,150 for what came since: nothing wrong or lost 250, the race 900, uncertainty
     # 450, predictions in parts 550. The stub with the public names, `__init__.pyi`, counts too.
-    "lines of the wheel": (14649, 14649),
+    "lines of the wheel": (14646, 14646),
     "files of the wheel": (115, 115),
     "lines of the core": (1707, 1650),  # 57 more: calibrators, views, uncertainty and examples pass through it
     "rooms over their budget": (0, 0),
@@ -553,7 +553,7 @@ LIMITS = {
     "modules of a prediction": (8, 8),
     "lines of a prediction": (1356, 1000),
     "modules of Table 2 in experiments": (9, 9),  # with the files of the library that it runs, about 48
-    "lines of Table 2 in experiments": (1225, 1225),  # the race is a column; a finished row gets new columns
+    "lines of Table 2 in experiments": (1224, 1224),  # the race is a column; a finished row gets new columns
     "private names in tests": (0, 0),
     "riddles": (0, 0),
 }

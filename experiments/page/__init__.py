@@ -46,7 +46,7 @@ class Settings(Machine):
 
     results: Path = Path("results/paper")
     page: Path = Path("docs/paper.md")
-    pictures: bool = True  # draw the figures; with the data at hand, Figure 2 shows the images themselves
+    pictures: bool = True  # draw the figures; Figure 2 shows the images with `--data`, and stays as it is without
 
 
 def main(settings: Settings) -> str:
@@ -143,7 +143,8 @@ def _figures(context: Mapping[str, Any], settings: Settings) -> dict[str, Callab
         pixels = read_image_set(data, settings.data).test[0] if settings.data else None
         names = CIFAR10_CLASSES if data == "cifar10" else tuple(map(str, range(100)))
         found["figure2-reliability"] = lambda: drawings.reliability(context["figure2"]["reliability"])
-        if context["figure2"]["corrected"]:
+        there = (settings.page.parent / "figures" / "paper-figure2-corrected.svg").is_file()
+        if context["figure2"]["corrected"] and (pixels is not None or not there):
             found["figure2-corrected"] = lambda: drawings.corrected(context["figure2"], pixels, names)
     return found
 

@@ -97,25 +97,15 @@ def pep_default(work: Work) -> Iterator[Any]:
 
 
 def race(work: Work) -> Iterator[Any]:
-    """What `pm.calibrate` chooses for at most ten passes."""
+    """What `pm.calibrate` chooses for at most ten passes; each choice is kept in a file, for a run that continues."""
+    views = "horizontal_flip" if work.row.data.startswith("cifar") else None  # only photographs can be mirrored
+    data, passes = work.data.validation, work.settings.our_tuning_size
     for seed, network in zip(work.settings.seeds, work.networks, strict=True):
-        yield chosen_by_race(work, network, seed)
-
-
-def chosen_by_race(work: Work, network: Any, seed: int) -> pm.PepEnsemble:
-    """The race's choice for one network, kept in a file: a killed run continues with the next network.
-
-    Mirror images compete where the pictures are photographs.
-    """
-    weights = fingerprint(*network.state_dict().values())
-    path = work.stages.folder / f"{work.name}-race-{work.settings.our_tuning_size}-{seed}-{weights}.json"
-    if path.is_file():
-        return pm.load(path, network, engine=work.options.get("engine", "auto"))
-    views = "horizontal_flip" if work.row.data.startswith("cifar") else None
-    passes, noise = work.settings.our_tuning_size, pm.Noise(seed=seed)
-    found = pm.calibrate(network, work.data.validation, passes, views=views, noise=noise, **work.options)
-    found.save(path)
-    return found
+        weights = fingerprint(*network.state_dict().values())
+        path = work.stages.folder / f"{work.name}-race-{passes}-{seed}-{weights}.json"
+        if not path.is_file():
+            pm.calibrate(network, data, passes, views=views, noise=pm.Noise(seed=seed), **work.options).save(path)
+        yield pm.load(path, network, engine=work.options.get("engine", "auto"))
 
 
 #: The columns: the paper's in its order, then ours. A new one is one function and one row here.

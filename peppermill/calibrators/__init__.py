@@ -138,9 +138,9 @@ def cross_fitted(
     labels: Tensor,
     likelihood: Likelihood,
     folds: int = 5,
-    seed: int = 0,
     groups: Tensor | None = None,
     tick: Tick = lambda items: None,
+    seed: int = 0,
 ) -> Tensor:
     """ln p of each item's label, [N], by a calibrator that was fitted on the other folds.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -188,6 +188,14 @@ def test_every_section_is_written_from_results_of_this_version(
     for figure in ("figure1", "figure2-reliability", "figure2-corrected", "figure3"):
         assert f"figures/paper-{figure}.svg" in found
         assert (tmp_path / "docs" / "figures" / f"paper-{figure}.svg").read_text().lstrip().startswith("<?xml")
+    corrected = tmp_path / "docs" / "figures" / "paper-figure2-corrected.svg"
+    images = corrected.read_text().count("<image")
+    assert images > 0
+    for there, left in ((True, images), (False, 0)):  # without the data, a figure that shows the images stays
+        if not there:
+            corrected.unlink()
+        page.main(replace(settings, data=None))
+        assert corrected.read_text().count("<image") == left
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from scipy import stats
 import peppermill as pm
 from experiments import table2
 from experiments.settings import Settings, paper_layers
-from experiments.table2.methods import METHODS, SCORES, chosen_by_race, item_tests
+from experiments.table2.methods import METHODS, SCORES, item_tests
 from experiments.table2.work import Work
 from tests.experiments.conftest import tiny, write_data
 
@@ -121,7 +121,7 @@ def test_a_choice_of_the_race_is_kept_for_a_run_that_continues(copied: Settings)
     pm.PepEnsemble.at_sigma(work.networks[0], 0.125, size=3).save(first)
     before = second.read_text()
     second.unlink()
-    kept, again = (chosen_by_race(work, network, seed) for seed, network in enumerate(work.networks, copied.seeds[0]))
+    kept, again = METHODS["race"](work)
     assert (kept.sigma, kept.size) == (0.125, 3)
     assert json.loads(second.read_text())["sigma"] == json.loads(before)["sigma"] == again.sigma
 
