@@ -26,6 +26,7 @@ EXPERIMENTS: dict[str, tuple[str, str]] = {
     "unknown": ("experiments.unknown_images", "images of other data sets: AUROC by confidence, entropy, information"),
     "shift": ("experiments.shift", "CIFAR-10 networks under 15 corruptions at 5 severities"),
     "swa": ("experiments.swa_schedules", "schedules of stochastic weight averaging, and their distance from the paper"),
+    "rate": ("experiments.learning_rate", "MNIST (CNN) at the learning rate of the authors' notebook"),
     "race": ("experiments.race", "one-pass calibrators, views and noise, and what the race chooses"),
     "page": ("experiments.page", "write docs/paper.md from the results"),
 }

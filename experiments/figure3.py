@@ -113,11 +113,8 @@ def examine(work: Work) -> dict[str, Any]:
 
 
 def layer_choices(experiment: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Points and correlations for each choice of layers; a result of version 0.1 has only every kernel."""
-    found = {"every kernel": experiment}
-    if "table2_layers" in experiment:
-        found["layers of Table 2"] = experiment["table2_layers"]
-    return found
+    """Points and correlations for each choice of layers."""
+    return {"every kernel": experiment, "layers of Table 2": experiment["table2_layers"]}
 
 
 def _after_epoch(

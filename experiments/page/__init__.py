@@ -13,7 +13,18 @@ import jinja2
 import numpy as np
 
 import peppermill as pm
-from experiments import figure1, figure2, figure3, gap, noise_laws, out_of_distribution, swa_schedules, table1, table2
+from experiments import (
+    figure1,
+    figure2,
+    figure3,
+    gap,
+    learning_rate,
+    noise_laws,
+    out_of_distribution,
+    swa_schedules,
+    table1,
+    table2,
+)
 from experiments.image_sets import read_image_set
 from experiments.page import drawings, table1_tables, table2_tables
 from experiments.page.markdown import table
@@ -34,6 +45,7 @@ SINGLE_RESULTS: dict[str, Any] = {
     "figure3": figure3,
     "noise": noise_laws,
     "ood": out_of_distribution,
+    "learning_rate": learning_rate,
     "gap-ResNet50": gap,
 }
 
@@ -72,7 +84,6 @@ def main(settings: Settings) -> str:
         "overfitting": json.loads(overfitting.read_text())["overfitting"] if overfitting.is_file() else None,
         "table1": {name: row for name, row in networks.items() if row},
         "table2": rows,
-        "rates": _rates(settings.results, rows, found["figure3"]),
         "commands": {name: command(row) for name, row in found.items() if row},
         **found,
         **{f"{name}_rows": FURTHER[name](row) for name, row in found.items() if row and name in FURTHER},
@@ -112,15 +123,6 @@ def place(*results: Result) -> str:
         machine = hardware.get("gpu") or f"{hardware['processor']}, {hardware['cores']} cores"
         found.append(f"({machine}; torch {made['versions']['torch']}; {made['time'][:10]}.)")
     return " ".join(dict.fromkeys(found))
-
-
-def _rates(results: Path, rows: Mapping[str, Result], figure: Result | None) -> dict[str, Any]:
-    """MNIST (CNN) at two learning rates: a table, and the row at the other rate; empty without the results of both."""
-    name, folder = table2_tables.RATE_ROW, results / table2_tables.SLOW_FOLDER
-    slow = read_table2(folder).get(name), read_result(folder / "figure3.json", figure3.KIND)
-    both = [(row, one) for row, one in ((rows.get(name), figure), slow) if row and one and name in one["experiments"]]
-    shown = {"table": table2_tables.learning_rates(both, rows), "row": slow[0], "figure": slow[1]}
-    return shown if len(both) == 2 else {}
 
 
 def _figures(context: Mapping[str, Any], settings: Settings) -> dict[str, Callable[[], Any]]:

@@ -66,7 +66,7 @@ def figure3(content: Mapping[str, Any]) -> Any:
 
     experiments = [layer_choices(one) for one in content["experiments"].values()]
     titles = [one["title"] for one in content["experiments"].values()]
-    choices = [choice for choice in experiments[0] if all(choice in one for one in experiments)]
+    choices = list(experiments[0])
     style = {"font.size": 8, "axes.spines.top": False, "axes.spines.right": False, "svg.hashsalt": "peppermill"}
     with matplotlib.rc_context(style):
         columns = len(experiments) + 1
@@ -81,7 +81,7 @@ def figure3(content: Mapping[str, Any]) -> Any:
                 means = [np.mean([point[key] for point in points if point["epoch"] == epoch]) for epoch in epochs]
                 row[0].plot(epochs, means, color=colour, label=label)
             row[0].set(xlabel="epoch", ylabel="test NLL")
-            row[0].set_title(titles[0] if len(choices) == 1 else f"{titles[0]}\n{choice}", fontsize=7.5)
+            row[0].set_title(f"{titles[0]}\n{choice}", fontsize=7.5)
             row[0].legend(frameon=False, fontsize=7)
             for axis, title, experiment in zip(row[1:], titles, experiments, strict=True):
                 one = experiment[choice]

@@ -144,13 +144,16 @@ def test_a_learning_rate_is_shown_beside_the_notebook() -> None:
     row["columns"]["temperature"]["temperature"], row["columns"]["pep"]["sigma"] = [1.0, 3.0], [0.01, 0.03]
     row["row_settings"]["learning_rate"] = 1e-3
     points = [{"epoch": epoch, "test_nll": nll} for epoch, nll in ((1, 0.05), (1, 0.07), (2, 0.01))]
-    figure = {"experiments": {"mnist-cnn": {"points": points}}, "provenance": row["provenance"]}
-    lines = table2_tables.learning_rates([(row, figure)], {"mnist-mlp": as_printed("mnist-mlp")}).splitlines()
-    assert lines[0] == "|  | their notebook | learning rate 0.001 |"
-    assert "| T of temperature scaling, mean (range) | 1.497 (1.381 to 1.604) | 2 (1 to 3) |" in lines
-    assert "| σ* of PEP, mean (range) | 0.01517 (0.004102 to 0.02082) | 0.02 (0.01 to 0.03) |" in lines
-    assert "| test NLL of five networks after one epoch | 0.050 to 0.057 | 0.050 to 0.070 |" in lines
-    assert "| cells of the whole table |  | 40 of 40 |" in lines
+    other = {"temperature": 1.5, "sigma": 0.02, "first_epoch_nll": 0.09}
+    slow = {"learning_rate": 2e-4, "networks": [other, other | {"sigma": 0.04}]}
+    lines = table2_tables.learning_rates(row, {"experiments": {"mnist-cnn": {"points": points}}}, slow).splitlines()
+    assert lines[0] == "|  | their notebook | learning rate 0.001 | learning rate 0.0002 |"
+    assert lines[2:] == [
+        "| networks | 25 and 5 | 2 and 2 | 2 |",
+        "| T of temperature scaling, mean (range) | 1.497 (1.381 to 1.604) | 2 (1 to 3) | 1.5 (1.5 to 1.5) |",
+        "| σ* of PEP, mean (range) | 0.01517 (0.004102 to 0.02082) | 0.02 (0.01 to 0.03) | 0.03 (0.02 to 0.04) |",
+        "| test NLL after one epoch | 0.050 to 0.057 | 0.050 to 0.070 | 0.090 to 0.090 |",
+    ]
 
 
 def test_a_cell_whose_printed_digits_hide_too_much_is_compared_with_the_notebook() -> None:
@@ -276,16 +279,15 @@ def test_pep_disagrees_with_the_paper_out_of_distribution_unless_its_gain_is_sur
 
 
 def test_figure_3_has_a_row_of_panels_for_each_choice_of_layers() -> None:
-    """Without the layers of Table 2 (version 0.1) one row, and also if one of the experiments lacks them."""
+    """Two rows, each with the NLL over epochs and a panel for every experiment."""
     points = [
         {"seed": 17, "epoch": epoch, "training_nll": 0.1, "test_nll": 0.2 * epoch, "pep_nll": 0.1, "sigma": 0.01}
         for epoch in (1, 2, 3, 4)
     ]
     rho = {"rho": None}
     one = {"points": points, "correlations": {"overfitting and effect": rho, "overfitting and sigma": rho}}
-    old = {"title": "Old", **one}
-    new = {"title": "New", **one, "table2_layers": one}
-    for experiments, panels in (([old], 2), ([new], 4), ([new, new], 6), ([new, old], 3)):
+    both = {"title": "Network", **one, "table2_layers": one}
+    for experiments, panels in (([both], 4), ([both, both], 6)):
         figure = drawings.figure3({"experiments": dict(enumerate(experiments))})
         assert len([axis for axis in figure.axes if axis.get_label() != "<colorbar>"]) == panels
 
