@@ -24,7 +24,7 @@ from torch.nn.functional import nll_loss
 from torch.utils.data import DataLoader, TensorDataset
 
 import peppermill as pm
-from experiments.page.markdown import holm, title_of
+from experiments.page.markdown import holm, p_text, title_of
 from experiments.resume import Stages, fingerprint, plain, read_result, write_result
 from experiments.settings import Machine, arithmetic
 from experiments.settings import Settings as Table2Settings
@@ -463,7 +463,7 @@ def page(found: dict[str, dict[str, Any]]) -> str:
                 if test["mean"] < 0
                 else "significantly worse"
             )
-            lines.append(f"- {pair}: {test['mean']:+.4f} ± {test['error']:.4f}, p = {p:.2g} after Holm: {words}.")
+            lines.append(f"- {pair}: {test['mean']:+.4f} ± {test['error']:.4f}, {p_text(p)} after Holm: {words}.")
         share = content["estimate within two standard errors"]
         lines.append(
             f"- Its own estimate was within two standard errors of the test result in {100 * share:.0f} % of the runs."

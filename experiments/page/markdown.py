@@ -31,3 +31,8 @@ def title_of(name: str) -> str:
     if name in NETWORKS:
         return NETWORKS[name].title
     return f"{ROWS[name].title} (Table 2)" if name in ROWS else f"The {name} network"
+
+
+def p_text(p: float) -> str:
+    """A p-value with two digits; one that underflows is not shown as zero."""
+    return f"p = {p:.2g}" if p > 0 else "p < 1e-300"

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from experiments.page.markdown import holm, table
+from experiments.page.markdown import holm, p_text, table
 from experiments.printed import COLUMNS, NOTEBOOKS, UNROUNDED, WITHOUT_SWA, inside, inside_before_rounding, printed
 from experiments.settings import ROWS, Settings
 
@@ -134,6 +134,16 @@ def our_table(rows: Rows, score: str) -> str:
     return table(["Experiment", *(TITLES[column] for column in columns)], lines)
 
 
+def higher_ece(rows: Rows) -> list[str]:
+    """The rows on which the race's choice has a lower NLL than temperature scaling, and a larger ECE."""
+    means = {
+        row["title"]: [cell(row, "race", score)[0] - cell(row, "temperature", score)[0] for score in ("nll", "ece")]
+        for row in rows.values()
+        if "race" in row["columns"]
+    }
+    return [title for title, (nll, ece) in means.items() if nll < 0 < ece]
+
+
 def outside(rows: Rows) -> str:
     """The cells that differ from the printed ones, with what is known about each."""
     lines = []
@@ -213,8 +223,8 @@ def tests(rows: Rows) -> str:
         over_models = holm({name: paired_p_value(values) for name, values in several.items()})
         over_items = holm({name: test["p"] for name, test in items.items()})
         for name, values in differences.items():
-            image = f"± {items[name]['standard_error']:.5f}, p = {over_items[name]:.2g}" if name in items else "not run"
-            model = f"p = {over_models[name]:.2g}" if name in several else "one model"
+            image = f"± {items[name]['standard_error']:.5f}, {p_text(over_items[name])}" if name in items else "not run"
+            model = p_text(over_models[name]) if name in several else "one model"
             cells = [f"{values.mean():+.5f}", model, image]
             lines.append([f"{TITLES[second]} − {TITLES[first]}", rows[name]["title"], *cells])
     return table(["second − first", "Experiment", "NLL", "over models", "over images"], lines)

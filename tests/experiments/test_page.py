@@ -16,7 +16,7 @@ from scipy import stats
 from experiments import figure1, figure2, figure3, noise_laws, out_of_distribution, page, swa_schedules, table2
 from experiments.image_sets import read_image_set
 from experiments.page import drawings, table1_tables, table2_tables
-from experiments.page.markdown import holm
+from experiments.page.markdown import holm, p_text
 from experiments.printed import COLUMNS, inside, inside_before_rounding, printed
 from experiments.settings import ROWS
 from experiments.table1.cifar_resnet import CifarResNet
@@ -129,6 +129,17 @@ def test_the_best_of_our_columns_is_bold_and_a_loss_of_the_joint_method_is_marke
     with_t, _, all_kernels, _ = table2_tables.joint_differences({"cifar10": row}).splitlines()[-1].split("|")[2:6]
     assert with_t.endswith("✗ ")
     assert "✗" not in all_kernels
+
+
+def test_a_choice_of_the_race_with_a_lower_nll_and_a_larger_ece_is_named() -> None:
+    rows = {name: as_printed(name) for name in ("cifar10", "cifar100", "fashion-mnist", "mnist-mlp")}
+    for name, nll, ece in (("cifar10", 0.9, 0.02), ("cifar100", 0.9, 0.001), ("fashion-mnist", 9.0, 0.9)):
+        rows[name]["columns"]["race"] = {"scores": {"nll": [nll, nll], "ece": [ece, ece]}}
+    assert table2_tables.higher_ece(rows) == ["CIFAR-10"]
+
+
+def test_a_p_value_that_underflows_is_not_shown_as_zero() -> None:
+    assert [p_text(p) for p in (0.0123, 2e-299, 0.0)] == ["p = 0.012", "p = 2e-299", "p < 1e-300"]
 
 
 def test_a_missing_folder_leaves_the_page_as_it_is(tmp_path: Path) -> None:
