@@ -35,6 +35,7 @@ from experiments.table2.work import Work
 KIND = "peppermill race"
 PAGE = Path("docs/race.md")
 MIRROR = "horizontal_flip"
+USUAL = "temperature scaling"  # what every method is compared with, on the same splits
 
 
 @dataclass(frozen=True)
@@ -46,9 +47,7 @@ class Settings(Machine):
     splits: int = 10  # random halves of the images; for a row of Table 2, networks from other seeds
     noise_seeds: int = 5  # for the first split; every other one has a seed of its own
     passes: int = 10
-    additions: int | None = (
-        None  # splits on which each addition to PEP runs alone, too: all; they cost most of the time
-    )
+    methods: str = "all"  # base; additions, each to PEP alone, into a file of their own; all
     images: int | None = None  # only the first images
     imagenet: Path | None = None  # the folder of the validation images
     labels: Path | None = None  # their classes, if the folder is flat
@@ -57,6 +56,11 @@ class Settings(Machine):
     batch_size: int = 500
     precision: str = "tf32"  # of products on a GPU: float32 or tf32; or float16, for the members alone
     only: tuple[int, ...] = ()  # run these splits alone and write no result: for several processes
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.methods not in STAGES:
+            raise ValueError(f"`methods={self.methods!r}` must be one of {', '.join(STAGES)}.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +78,7 @@ class Case:
 #: The methods: a title, whether the noise decides its numbers, and how it is made from a case, a seed and the passes.
 METHODS: dict[str, tuple[bool, Callable[[Case, int, int], Any]]] = {
     "network": (False, lambda case, seed, passes: case.model),
-    "temperature scaling": (False, lambda case, seed, passes: pm.fit_temperature(case.model, case.tuning)),
+    USUAL: (False, lambda case, seed, passes: pm.fit_temperature(case.model, case.tuning)),
     "vector scaling": (False, lambda case, seed, passes: pm.fit_calibrator(case.model, case.tuning, "vector")),
     "matrix scaling": (False, lambda case, seed, passes: matrix_scaling(case)),
     "mirror image, T": (False, lambda case, seed, passes: mirrored(case)),
@@ -208,6 +212,21 @@ def race(case: Case, seed: int, passes: int) -> Any:
     return pm.calibrate(case.model, case.tuning, passes, views=views, noise=pm.Noise(seed=seed), **case.options)
 
 
+BASE = (
+    *("network", USUAL, "vector scaling", "matrix scaling", "mirror image, T"),
+    *("PEP, T", "PEP and mirror image, T", "race"),
+)
+ADDITIONS = tuple(title for title in METHODS if title not in BASE)  # they cost most of the time
+SHOWN = (USUAL, "vector scaling", "PEP, T", "PEP by layer, vector", "race")
+
+#: The stages of each split and seed for `Settings.methods`: the end of a stage's name, and what it examines.
+STAGES: dict[str, dict[str, tuple[str, ...]]] = {
+    "base": {"": BASE},
+    "additions": {"-usual": (USUAL,), "-additions": ADDITIONS},
+    "all": {"": BASE, "-additions": ADDITIONS},
+}
+
+
 def main(settings: Settings) -> dict[str, Any]:
     """Every network: computed, continued, or read if it is done; then the page."""
     for name in settings.networks:
@@ -217,34 +236,29 @@ def main(settings: Settings) -> dict[str, Any]:
             if settings.only and split not in settings.only:
                 continue
             stages = Stages(settings.checkpoints / "race", digest)
-            alone = settings.additions is None or split < settings.additions
             for seed in range(settings.noise_seeds) if split == 0 else [split]:
                 made_of = {"passes": settings.passes, "split": fingerprint(case.items), "seed": seed}
                 made_of |= {} if settings.precision == "tf32" else {"precision": settings.precision}
                 methods: dict[str, Any] = {}
-                for suffix, titles in {"": BASE, "-additions": ADDITIONS if alone else ()}.items():
+                for suffix, titles in STAGES[settings.methods].items():
                     with arithmetic(settings.precision), warnings.catch_warnings():
                         warnings.simplefilter("ignore", pm.PepWarning)  # a best sigma of 0 is a number of the table
                         compute = partial(examine, case, seed, titles, split > 0 or seed == 0, settings.passes)
-                        methods |= stages.json(f"{name}-{split}-{seed}{suffix}", made_of, compute) if titles else {}
+                        methods |= stages.json(f"{name}-{split}-{seed}{suffix}", made_of, compute)
                 run = {"split": split, "seed": seed, "tuning": len(case.tuning[1]), "numbers": case.items.tolist()}
                 each.append(run | {"methods": {title: methods[title] for title in METHODS if title in methods}})
                 shown = ", ".join(f"{m} {v['nll']:.4f}" for m, v in methods.items() if m in SHOWN)
-                settings.say(f"{name}, split {split + 1}, noise {seed + 1}: {shown}; {methods['race']['choice']}")
+                choice = f"; {methods['race']['choice']}" if "race" in methods else ""
+                settings.say(f"{name}, split {split + 1}, noise {seed + 1}: {shown}{choice}")
         if settings.only:
             continue
-        content = {"network": name, **summary(each), "seconds": time.monotonic() - began, "device": settings.device}
+        file, content = "additions", {"network": name, "methods": rows_of(each)}
+        if settings.methods != "additions":
+            file, content = "race", content | races_of(each, content["methods"])
+        content |= {"seconds": time.monotonic() - began, "device": settings.device}
         content |= {"settings": settings.identity(), "data": digest}
-        write_result(settings.out / f"race-{name}.json", KIND, content, seed=0)
+        write_result(settings.out / f"{file}-{name}.json", KIND, content, seed=0)
     return {} if settings.only else write_page(settings.out)
-
-
-BASE = (
-    *("network", "temperature scaling", "vector scaling", "matrix scaling", "mirror image, T"),
-    *("PEP, T", "PEP and mirror image, T", "race"),
-)
-ADDITIONS = tuple(title for title in METHODS if title not in BASE)
-SHOWN = ("temperature scaling", "vector scaling", "PEP, T", "PEP by layer, vector", "race")
 
 
 def options_of(settings: Settings, pixels: int = 0) -> dict[str, Any]:
@@ -309,13 +323,11 @@ def examine(case: Case, seed: int, titles: Iterable[str], first: bool, passes: i
     return found
 
 
-def summary(each: list[dict[str, Any]]) -> dict[str, Any]:
-    """Means and spreads over splits and seeds, and paired tests over the items' mean differences."""
-    methods = [title for title in METHODS if any(title in one["methods"] for one in each)]
-    usual = {one["split"]: one["methods"]["temperature scaling"]["nll"] for one in reversed(each)
-             if "temperature scaling" in one["methods"]}  # fmt: skip
+def rows_of(each: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Every method's means and spreads over splits and seeds."""
+    usual = {one["split"]: one["methods"][USUAL]["nll"] for one in reversed(each) if USUAL in one["methods"]}
     rows = {}
-    for title in methods:
+    for title in (title for title in METHODS if any(title in one["methods"] for one in each)):
         by_split: dict[int, list[dict[str, Any]]] = {}
         for one in each:
             if title in one["methods"]:
@@ -332,9 +344,14 @@ def summary(each: list[dict[str, Any]]) -> dict[str, Any]:
             "over splits": float(np.std(means["nll"], ddof=1)) if len(by_split) > 1 else 0.0,
             "over seeds": float(np.mean(seeds)) if seeds else 0.0,
         }
-    one_pass = [title for title in ("temperature scaling", "vector scaling", "matrix scaling") if title in rows]
-    best = min(one_pass, key=lambda title: rows[title]["nll"])
-    pairs = {f"race - {title}": paired(each, title) for title in dict.fromkeys(("temperature scaling", best))}
+    return plain(rows)
+
+
+def races_of(each: list[dict[str, Any]], rows: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """What the race chose and spent, paired tests over the items' mean differences, and how good its estimate was."""
+    best = min((title for title in (USUAL, "vector scaling", "matrix scaling") if title in rows),
+               key=lambda title: rows[title]["nll"])  # fmt: skip
+    pairs = {f"race - {title}": paired(each, title) for title in dict.fromkeys((USUAL, best))}
     choices = [one["methods"]["race"]["choice"] for one in each]
     counts = {name: choices.count(name) for name in sorted(set(choices))}
     inside = []
@@ -343,7 +360,7 @@ def summary(each: list[dict[str, Any]]) -> dict[str, Any]:
         error = np.std(items) * np.sqrt(1 / one["tuning"] + 1 / len(items))  # both numbers are means of a sample
         inside.append(abs(found["estimate"] - found["nll"]) <= 2 * error)
     spent = float(np.mean([one["methods"]["race"]["spent"] for one in each]))
-    return plain({"methods": rows, "best one pass": best, "paired": pairs, "choices": counts, "runs": len(each),
+    return plain({"best one pass": best, "paired": pairs, "choices": counts, "runs": len(each),
                   "estimate within two standard errors": float(np.mean(inside)), "spent": spent})  # fmt: skip
 
 
@@ -365,9 +382,12 @@ def paired(each: list[dict[str, Any]], other: str) -> dict[str, float]:
 
 def write_page(folder: Path) -> dict[str, Any]:
     """docs/race.md from all results in the folder."""
-    contents = [read_result(path, KIND) for path in sorted(folder.glob("race-*.json"))]
-    found = {content["network"]: content for content in contents if content}
-    PAGE.write_text(page(found), encoding="utf-8")
+    contents = {path.stem: read_result(path, KIND) for path in sorted(folder.glob("*.json"))}
+    found, more = (
+        {content["network"]: content for name, content in contents.items() if content and name.startswith(file)}
+        for file in ("race-", "additions-")
+    )
+    PAGE.write_text(page(found, more), encoding="utf-8")
     return found
 
 
@@ -377,8 +397,8 @@ def _mirror_is_enough(rows: dict[str, Any]) -> bool:
     return mirror is not None and mirror["nll"] < race["nll"] and mirror["passes"] < race["passes"]
 
 
-def page(found: dict[str, dict[str, Any]]) -> str:
-    """The page: a table for each network, and what holds."""
+def page(found: dict[str, dict[str, Any]], more: dict[str, dict[str, Any]] | None = None) -> str:
+    """The page: a table for each network, and what holds; `more` has the additions that ran by themselves."""
     lines = [
         "# The race: what do the passes buy?",
         "",
@@ -395,7 +415,7 @@ def page(found: dict[str, dict[str, Any]]) -> str:
         "`python -m experiments race` writes this page from the files in results/race.",
     ]
     adjusted = holm({(name, pair): test["p"] for name, c in found.items() for pair, test in c["paired"].items()})
-    for title in ("temperature scaling", "the best one-pass calibrator"):
+    for title in (USUAL, "the best one-pass calibrator"):
         tests = [
             test | {"p": adjusted[name, pair]}
             for name, c in found.items()
@@ -417,7 +437,7 @@ def page(found: dict[str, dict[str, Any]]) -> str:
     ]
     for name, content in found.items():
         rows, best, cells = content["methods"], content["best one pass"], []
-        for title in ("network", "temperature scaling", best, "mirror image, T"):
+        for title in ("network", USUAL, best, "mirror image, T"):
             clear = adjusted.get((name, f"race - {title}"), 1.0) < 0.05
             cells.append(f"{rows[title]['nll']:.4f}{'*' * clear}" if title in rows else "")
         cells[2] += f" ({best.split()[0]})"
@@ -431,7 +451,7 @@ def page(found: dict[str, dict[str, Any]]) -> str:
             f"{'; '.join(regrets)}: one standard error on the tuning images may not show that noise adds nothing.",
         ]
     for name, content in found.items():
-        made, asked = content["provenance"], content["settings"]
+        asked, extra = content["settings"], (more or {}).get(name)
         lines += [
             "",
             f"## {title_of(name)}",
@@ -439,8 +459,11 @@ def page(found: dict[str, dict[str, Any]]) -> str:
             "| method | passes | NLL | from T | splits | seeds | ECE % | error % |",
             "|---|---|---|---|---|---|---|---|",
         ]
-        for title, row in content["methods"].items():
-            known = {"over splits": row["splits"] > 1, "over seeds": asked["noise_seeds"] > 1}
+        sources = [one for one in (content, extra) if one]
+        first = {title: one for one in reversed(sources) for title in one["methods"]}
+        for title, source in ((title, first[title]) for title in METHODS if title in first):
+            row = source["methods"][title]
+            known = {"over splits": row["splits"] > 1, "over seeds": source["settings"]["noise_seeds"] > 1}
             spreads = " | ".join(f"{row[name]:.4f}" if several else "" for name, several in known.items())
             scores = f"{100 * row['ece']:.2f} | {100 * row['error']:.2f}"
             few = f" ({row['splits']} of {asked['splits']} splits)" if row["splits"] < asked["splits"] else ""
@@ -468,5 +491,6 @@ def page(found: dict[str, dict[str, Any]]) -> str:
         lines.append(
             f"- Its own estimate was within two standard errors of the test result in {100 * share:.0f} % of the runs."
         )
-        lines.append(f"- Made by `{made['command']}` at {made.get('commit', 'an unknown commit')}.")
+        for made in (one["provenance"] for one in sources):
+            lines.append(f"- Made by `{made['command']}` at {made.get('commit', 'an unknown commit')}.")
     return "\n".join(lines) + "\n"

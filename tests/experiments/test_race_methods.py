@@ -31,7 +31,7 @@ def test_seeds_splits_and_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         noise_seeds=2,
         images=200,
         passes=2,
-        additions=0,
+        methods="base",
         say=said.append,
     )
     assert race.main(replace(settings, only=(1,))) == {}  # as another process would
@@ -71,7 +71,7 @@ def test_an_estimate_is_judged_with_the_errors_of_both_samples(tuning, inside):
     run = {"nll": 1.0, "ece": 0.0, "error": 0.0, "passes": 1, "items": items}
     methods = {"temperature scaling": run, "race": run | {"estimate": 1.2, "spent": 3.0, "choice": "one"}}
     one = {"split": 0, "seed": 0, "tuning": tuning, "methods": methods, "numbers": [*range(400)]}
-    assert race.summary([one])["estimate within two standard errors"] == inside
+    assert race.races_of([one], race.rows_of([one]))["estimate within two standard errors"] == inside
 
 
 def test_the_page_has_one_row_for_each_network_and_stars_where_the_race_differs():
@@ -106,18 +106,36 @@ def test_the_page_has_one_row_for_each_network_and_stars_where_the_race_differs(
     assert "Two views" not in race.page({"mnist-mlp": equal})
 
 
-def test_every_method_runs_alone_on_the_first_splits_and_other_splits_do_without(tmp_path, monkeypatch):
+def test_additions_that_run_by_themselves_join_the_page_with_the_difference_on_their_own_splits(tmp_path, monkeypatch):
     """Means of different splits cannot be compared, so each row has its difference from T on its own splits."""
     monkeypatch.setattr(race, "PAGE", tmp_path / "race.md")
     places = {"out": tmp_path, "checkpoints": tmp_path, "say": lambda text: None}
-    race.main(race.Settings(splits=2, noise_seeds=1, images=200, passes=2, additions=1, **places))
+    shared = race.Settings(splits=2, noise_seeds=1, images=200, passes=2, methods="base", **places)
+    race.main(shared)
+    race.main(replace(shared, splits=1, methods="additions"))
     stages = {path.stem: json.loads(path.read_text())["content"] for path in (tmp_path / "race").iterdir()}
-    assert stages.keys() == {"demo-0-0", "demo-0-0-additions", "demo-1-1"}
-    found = read_result(tmp_path / "race-demo.json", race.KIND)
-    assert found is not None
-    one_split, usual = found["methods"]["PEP by layer, vector, m = 4"], stages["demo-0-0"]["temperature scaling"]
+    assert stages.keys() == {"demo-0-0", "demo-1-1", "demo-0-0-usual", "demo-0-0-additions"}
+    base, additions = (read_result(tmp_path / f"{file}-demo.json", race.KIND) for file in ("race", "additions"))
+    assert base is not None
+    assert additions is not None
+    one_split, usual = additions["methods"]["PEP by layer, vector, m = 4"], stages["demo-0-0"]["temperature scaling"]
     assert (one_split["splits"], one_split["passes"]) == (1, 4)
     assert one_split["from T"] == pytest.approx(one_split["nll"] - usual["nll"])
-    assert one_split["from T"] != pytest.approx(one_split["nll"] - found["methods"]["temperature scaling"]["nll"])
-    assert {title for title in found["methods"] if "laplace" in title} == (LAPLACE if find_spec("laplace") else set())
-    assert "| PEP (1 of 2 splits) | 2 |" in (tmp_path / "race.md").read_text()
+    assert one_split["from T"] != pytest.approx(one_split["nll"] - base["methods"]["temperature scaling"]["nll"])
+    assert {title for title in additions["methods"] if "laplace" in title} == (
+        LAPLACE if find_spec("laplace") else set()
+    )
+    page = (tmp_path / "race.md").read_text()
+    assert "| PEP (1 of 2 splits) | 2 |" in page
+    assert (
+        f"| temperature scaling | 1 | {base['methods']['temperature scaling']['nll']:.4f} |" in page
+    )  # of both splits
+    assert page.count("- Made by `") == 2
+    every = race.main(replace(shared, methods="all", splits=1))["demo"]["methods"]
+    assert every.keys() == base["methods"].keys() | additions["methods"].keys()
+    assert every["PEP"] == additions["methods"]["PEP"]
+
+
+def test_unknown_methods_are_refused() -> None:
+    with pytest.raises(ValueError, match="`methods='addition'` must be one of base, additions, all"):
+        race.Settings(methods="addition")
