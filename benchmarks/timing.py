@@ -77,8 +77,9 @@ def write_result(name: str, content: Mapping[str, Any], seed: int = 0) -> None:
 def where(found: Mapping[str, Any]) -> str:
     """The hardware, torch and commit of a result, for the page."""
     p = found["provenance"]
-    hardware = p["hardware"].get("gpu") or f"{p['hardware']['processor']}, {p['hardware']['threads']} threads"
-    return f"{hardware}, torch {p['versions']['torch']}, commit {p['commit']}"
+    threads = p["hardware"].get("threads")
+    cpu = f"{p['hardware']['processor']}, {threads} thread{'s' * (threads != 1)}"
+    return f"{p['hardware'].get('gpu') or cpu}, torch {p['versions']['torch']}, commit {p['commit']}"
 
 
 def rounded_up(value: float) -> str:
