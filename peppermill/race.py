@@ -76,8 +76,8 @@ class Race:
         """Each candidate: name, passes, NLL, difference from the choice with its standard error, verdict."""
         rows = []
         for c in self.candidates:
-            difference = f"{round(c.difference, 4) + 0.0:+.4f} ± {c.error:.4f}" if c.verdict != "chosen" else ""
-            rows.append((c.name, str(c.passes), f"{c.nll:.4f}", difference, c.verdict))
+            shown = "" if c.verdict == "chosen" else f"{round(c.difference, 4) + 0.0:+.4f} ± {c.error:.4f}"
+            rows.append((c.name, str(c.passes), f"{c.nll:.4f}", shown.replace("-", "−"), c.verdict))
         return Table(("candidate", "passes", "NLL", "difference", "verdict"), rows, note=self.note)
 
 

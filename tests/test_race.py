@@ -95,6 +95,12 @@ def test_the_choice_is_the_cheapest_within_a_standard_error_of_the_best():
     model = network()
     race = pm.calibrate(model, items(model, 500, softness=2.0), passes=2).race
     best, choice = race.candidates[0], race.choice
+    shown = {c.name: row[3] for c, row in zip(race.candidates, race.table().rows, strict=True)}
+    assert shown.pop(choice.name) == ""
+    for name, text in shown.items():
+        difference = next(c.difference for c in race.candidates if c.name == name)
+        assert text[0] == ("−" if difference < -5e-5 else "+")
+        assert float(text.split()[0].replace("−", "-")) == pytest.approx(difference, abs=5.1e-5)
     assert best.nll == min(c.nll for c in race.candidates)
     assert choice is best or -best.difference <= best.error
     for candidate in race.candidates:

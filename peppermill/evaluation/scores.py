@@ -176,8 +176,7 @@ def bootstrap(
     part, widened as Student's t is wider than the normal distribution; and resamples of n examples spread by
     sqrt((n - 1) / n) too little. The p-value is twice the smaller share beyond 0, and at least 2 / (resamples + 1).
     """
-    generator = np.random.default_rng(seed)
-    step = max(1, CHUNK // examples)
+    generator, step = np.random.default_rng(seed), max(1, CHUNK // examples)
     parts: dict[str, list[np.ndarray]] = {name: [] for name in scores}
     for done in range(0, RESAMPLES, step):
         rows = min(step, RESAMPLES - done)
@@ -243,7 +242,8 @@ def with_unit(name: str, value: float | None) -> str:
 
 def signed(name: str, value: float | None) -> str:
     """A difference of the score `name`, its sign always shown."""
-    return number(name, value) if value is None else f"{'+' if value >= 0 else '−'}{number(name, abs(value))}"
+    text = number(name, value and abs(value))
+    return text if text == "–" else f"{'−' if value and round(value, row_of(name).decimals) < 0 else '+'}{text}"
 
 
 def p_text(p_value: float) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from peppermill.evaluation.scores import p_text, row_of, with_unit
+from peppermill.evaluation.scores import number, p_text, row_of, signed, with_unit
 
 #: Clauses for scores that plain words explain better than "its ... goes from ... to ...".
 CLAUSES = {
@@ -160,7 +160,7 @@ def _note(content: Mapping[str, Any], method: Mapping[str, Any]) -> str:
         best = min(more, key=lambda c: c["nll"])
         return (
             f"No extra pass pays: on the {race['items']:,} validation items the best candidate with more passes, "
-            f"{best['name']}, changes the NLL by {round(best['difference'], 4) + 0.0:+.4f} ± {best['error']:.4f}."
+            f"{best['name']}, changes the NLL by {signed('nll', best['difference'])} ± {number('nll', best['error'])}."
         )
     known, gain, test = content.get("rival"), _nll(rival) - _nll(method), ""
     found = "better" if gain > 0 else "worse"

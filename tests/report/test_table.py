@@ -4,7 +4,7 @@ import copy
 
 import pytest
 
-from peppermill.evaluation.scores import p_text
+from peppermill.evaluation.scores import p_text, signed
 from peppermill.evaluation.sweep import sweep_table
 from peppermill.report.run import caption, run_table
 
@@ -35,6 +35,22 @@ def test_scores_that_are_shares_are_in_percent_and_bins_are_said(content):
     assert found.columns == ["method", "NLL", "ECE % (20 bins)"]
     assert found.rows[0] == ["network\n1 forward pass", "0.3977\n[0.3877, 0.4077]", "5.98\n[4.98, 6.98]"]
     assert found.rows[1][0] == "PEP\nσ = 0.0184\n10 forward passes"
+
+
+@pytest.mark.parametrize(
+    ("score", "value", "text"),
+    [
+        ("nll", -0.01, "−0.0100"),
+        ("nll", 0.0, "+0.0000"),
+        ("nll", -4e-5, "+0.0000"),  # no sign of a number that is shown as zero
+        ("ece", -6e-5, "−0.01"),  # in percent
+        ("ece", -4e-5, "+0.00"),
+        ("nll", float("inf"), "–"),
+        ("nll", None, "–"),
+    ],
+)
+def test_a_difference_that_rounds_to_zero_or_is_unknown_has_no_minus(score, value, text):
+    assert signed(score, value) == text
 
 
 def test_differences_carry_their_sign_and_p_value(content):

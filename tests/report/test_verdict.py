@@ -152,7 +152,7 @@ def test_a_choice_without_a_rival_in_the_run_is_compared_on_the_validation_data(
     warm = method("vector scaling", 0.38, 0.02, 0.1, p_values=(1e-5, 0.01, 1.0), fitted={"temperature": 2.0})
     assert verdict({**run(warm), "race": race()}).note == (
         "No extra pass pays: on the 700 validation items the best candidate with more passes, 10 members, vector "
-        "scaling, changes the NLL by -0.0010 ± 0.0020."
+        "scaling, changes the NLL by −0.0010 ± 0.0020."
     )
 
 
