@@ -450,6 +450,10 @@ def page(found: dict[str, dict[str, Any]], more: dict[str, dict[str, Any]] | Non
             "Two views with T alone have a lower NLL than the race's choice, and need fewer passes, on "
             f"{'; '.join(regrets)}: one standard error on the tuning images may not show that noise adds nothing.",
         ]
+    alone = {name for every in (found, more or {}) for name, c in every.items() if c["methods"].keys() & {*ADDITIONS}}
+    without = "; ".join(title_of(name) for name in sorted(found.keys() - alone))
+    if without:
+        lines += ["", f"The additions to PEP have not been run one by one on {without}."]
     for name, content in found.items():
         asked, extra = content["settings"], (more or {}).get(name)
         lines += [
