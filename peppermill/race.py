@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 NOTHING = "none"  # no calibrator
 FOLDS = 5  # of the cross-fitting
-CLEAR_LEAD = 2.0  # standard errors: what is this far behind before noise races does not race with noise
+CLEAR_LEAD = 2.0  # standard errors: calibrators and views this far behind without noise are not tried with noise
 FEWER_NUMBERS = 0.5  # standard errors: with one, vector scaling wins where matrix is better, on 2 of 12 demo splits
 HALF_STEPS = 50  # of the search for noise by layer on each half of the examples; the mean of both is used
 MIN_LAYER_EXAMPLES = 500  # for noise by layer: with fewer, finding it is most of the work
