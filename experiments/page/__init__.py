@@ -94,7 +94,7 @@ def main(settings: Settings) -> str:
     environment.filters["command"] = command
     helpers = {"t1": table1_tables, "t2": table2_tables, "titles": ROWS, "panels": figure3.PANELS}
     helpers |= {"place": place, "command": command, "packages": PACKAGES, "networks": NETWORKS}
-    helpers |= {"printed_score": printed_score, "estimate": estimate, "quantile": np.quantile}
+    helpers |= {"printed": printed, "printed_score": printed_score, "estimate": estimate, "quantile": np.quantile}
     page = environment.from_string(TEMPLATE.read_text()).render(**context, **helpers)
     if settings.pictures:
         for name, draw in _figures(context, settings).items():

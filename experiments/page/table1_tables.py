@@ -97,7 +97,7 @@ def gap_table(found: Mapping[str, Any]) -> str:
     lines = []
     for row in found["rows"]:
         changes = f"{row['temperature']:+.4f}", f"{row['pep']:+.4f} ± {row['pep_error']:.4f}"
-        share = f"{100 * row['share']:.0f} %" if row is not found["rows"][0] else ""
+        share = f"{round(100 * row['share']) + 0:d} %" if row is not found["rows"][0] else ""
         lines.append(
             [
                 row["name"],
@@ -130,10 +130,29 @@ def seeds_of(row: Mapping[str, Any]) -> int:
     return len(_values(row, "pep", "nll"))
 
 
-def zero_sigmas(row: Mapping[str, Any]) -> str:
-    """In how many runs PEP finds no noise that helps."""
-    sigmas = np.ravel(row["columns"]["pep"]["sigma"])
-    return f"{int((sigmas == 0).sum())} of {len(sigmas)}"
+def gain_by_seed(row: Mapping[str, Any], gap: Mapping[str, Any]) -> str:
+    """What PEP gains on average over the seeds of the table, and how much of the gap their spread is."""
+    gains = (_values(row, "pep", "nll") - _values(row, "network", "nll")).mean(axis=1)
+    spread, base = gains.std(ddof=1), gap["rows"][0]["pep"]
+    return (
+        f"The first row is the first noise seed alone; over the {len(gains)} seeds of the table, PEP changes the NLL "
+        f"by {gains.mean():+.4f} ± {spread:.4f} (standard deviation). That spread is "
+        f"{100 * spread / abs(gap['printed'] - base):.0f} % of the gap, so shares of a few percent mean nothing."
+    )
+
+
+def underconfident(rows: Rows) -> str:
+    """What PEP changes in the NLL of every network whose best T is below 1."""
+    found = []
+    for row in rows.values():
+        temperature = np.mean(row["columns"]["temperature"]["temperature"])
+        if temperature < 1:
+            nll = row["comparisons"]["pep - network"]["nll"]
+            found.append(
+                f"on {row['title']} (T = {temperature:.2f}) it changes the NLL by {nll['mean']:+.4f} "
+                f"[{nll['lower']:+.4f}, {nll['upper']:+.4f}]"
+            )
+    return "; ".join(found)
 
 
 def not_run(rows: Rows) -> list[str]:

