@@ -77,11 +77,15 @@ def corrected(u: Tensor, correction: Tensor) -> Tensor:
 
 
 def tempered_items(log_probs: Tensor, labels: Tensor) -> tuple[float, Tensor, Tensor]:
-    """T, and u and labels of the items to fit on: those whose label has probability 0 teach nothing."""
+    """T, and u and labels of the items to fit on: those whose label has probability 0 teach nothing.
+
+    u is among the classes that occur: that no item has another label is no evidence against it.
+    """
     temperature, _ = best_temperature(log_probs, labels)
     u, labels = temper(log_probs.double(), temperature).cpu(), labels.cpu()
     possible = u.gather(1, labels[:, None])[:, 0] > -math.inf
-    return temperature, u[possible], labels[possible]
+    absent = labels.bincount(minlength=u.shape[1]) == 0
+    return temperature, u[possible].masked_fill(absent, -math.inf).log_softmax(dim=1), labels[possible]
 
 
 def choose_path(u: Tensor, labels: Tensor, penalties: Sequence[Tensor]) -> Sequence[Tensor]:
@@ -120,12 +124,15 @@ def follow_path(temperature: float, u: Tensor, labels: Tensor, penalties: Sequen
 def fit_correction(
     u: Tensor, labels: Tensor, penalty: Tensor, start: Tensor | None = None, tolerance: float = ROUGH_TOLERANCE
 ) -> Tensor:
-    """The correction of largest penalised log-likelihood; 0 for an infinite penalty, and for a class without items.
+    """The correction of largest penalised log-likelihood; 0 for an infinite penalty, and to and from absent classes.
 
     This is an exponential family: the gradient is the observed minus the expected sums. L-BFGS sees w and b in units of
     their standard errors and without their correlation, which halves its steps.
     """
-    free = penalty.isfinite() & (labels.bincount(minlength=len(penalty)) > 0)[:, None]
+    present = labels.bincount(minlength=len(penalty)) > 0
+    free = penalty.isfinite() & present[:, None]
+    if penalty.shape[1] > 2:  # a matrix: no class looks at one without items
+        free[:, :-1] &= present
     ridge = penalty.double().masked_fill(~free, 0.0)
     found = torch.zeros_like(ridge) if start is None else start.masked_fill(~free, 0.0)
     if not bool(free.any()):

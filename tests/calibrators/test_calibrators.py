@@ -126,7 +126,26 @@ def test_a_class_without_items_keeps_temperature_scaling(name, items, classes):
     weight, bias = found.arrays().values()
     assert bool((weight[-1] == 0).all())
     assert bias[-1] == 0
+    assert name == "vector" or bool((weight[:, -1] == 0).all())
     assert bool(found(log_probs).isfinite().all())
+
+
+@pytest.mark.filterwarnings("ignore:.*do not occur")
+@pytest.mark.parametrize("name", RICHER)
+@pytest.mark.parametrize("absent", [3, 6])
+def test_the_other_classes_take_no_probability_from_a_class_without_items(name, absent):
+    """On other items, where it occurs: it is as likely as before, and all classes together are predicted better."""
+    fitted_on, others = (pm.predict(pm.demo.network(), half) for half in pm.demo.data())
+    present, theirs = fitted_on.labels != absent, others.labels == absent
+    warm, found = (
+        fit_calibrator_on(row, fitted_on.log_probs[present], fitted_on.labels[present], CATEGORICAL)
+        for row in ("temperature", name)
+    )
+    probability = [float(one(others.log_probs)[:, absent].exp().mean()) for one in (warm, found)]
+    assert probability[1] == pytest.approx(probability[0], rel=0.1)
+    lost = [nll(one, others.log_probs[theirs], others.labels[theirs]) for one in (warm, found)]
+    assert lost[1] < lost[0] + 0.05
+    assert nll(found, others.log_probs, others.labels) < nll(warm, others.log_probs, others.labels) - 0.002
 
 
 @pytest.mark.parametrize("name", RICHER)
