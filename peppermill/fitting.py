@@ -103,10 +103,10 @@ def fit(
 
             request, found = tune_pool(request, found, pool)
         fitted: list[Calibrator] = [Temperature(e.temperature) for e in (found.best, found.baseline)]
-        if calibrator not in (None, "temperature"):
+        if calibrator and (calibrator != "temperature" or request.views):  # else the search has found the T of both
             passes = [run_members(request, found.best.sigma), run_members(replace(request, views=()), 0.0)]
             fitted = [fit_calibrator_on(calibrator, one.averaged, one.labels, pep.likelihood) for one in passes]
             found = replace(found, passes=(found.passes or 0.0) + size + 1)
-    rival = fitted[1] if calibrator and (calibrator != "temperature" or not request.views) else None
+    rival = fitted[1] if calibrator else None
     noise = request.perturbation.noise
     return pep.with_recipe(sigma=found.best.sigma, noise=noise, calibrator=fitted[0], search=found, one_pass=rival)

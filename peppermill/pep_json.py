@@ -61,7 +61,7 @@ def write_recipe(recipe: Recipe, path: str | Path, model: nn.Module) -> None:
     inline = inline if arrays else {}
     if len(_text(recipe, names, evaluations[:2], inline)) > MAX_FILE_BYTES and arrays:
         raw = safetensors.torch.save({name: value.float().contiguous() for name, value in arrays.items()})
-        beside = path.with_suffix(".safetensors")
+        beside = path.with_suffix(".arrays.safetensors")  # the network's weights may be in a file of the same stem
         inline = {"arrays_file": beside.name, "arrays_digest": sha256([raw])}
         write_atomically(beside, raw)
     if recipe.race and all(math.isfinite(c.nll) for c in recipe.race.candidates):  # JSON has no infinity

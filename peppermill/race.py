@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from peppermill.calibrators import CALIBRATORS, cross_fitted, fit_calibrator_on
-from peppermill.calibrators.temperature import TEMPERATURE_LIMITS, best_temperature
+from peppermill.calibrators import CALIBRATORS, cross_fitted, warn_about_absent_classes
+from peppermill.calibrators.temperature import TEMPERATURE_LIMITS, best_temperature, warn_at_limit
 from peppermill.data import MEMORY_BYTES, Batches
 from peppermill.ensemble import PepEnsemble
 from peppermill.fitting import fit
@@ -104,6 +104,8 @@ def calibrate(
         model, 0.0, parameters=parameters, size=1, noise=noise, likelihood=likelihood, views=views, engine=engine
     )
     network, shown = network.with_recipe(views=()), network.recipe.views
+    if shown and passes == 1:
+        raise ValueError(f"`views={views!r}` need two passes or more, and `passes=1`: leave them out, or allow more.")
     course = _Course(Batches(validation, network.model, argument="validation", batch_size=batch_size))
     course.enter(network)
     if passes > 1:
@@ -117,7 +119,7 @@ def calibrate(
             for size in (2**k for k in range(1, passes.bit_length()) if 2**k < passes and best.pep.sigma > 0):
                 course.enter(best.pep.with_size(size), best.half_scales, (best.calibrator,))
         else:
-            course.note = "No number of members beats one pass by more than a standard error: one pass is enough."
+            course.note = "More passes are not better by more than a standard error: one pass is enough."
     return course.finish()
 
 
@@ -157,6 +159,8 @@ class _Course:
             judged = found.averaged
         likelihood, classes = pep.likelihood, judged.shape[1]
         self.examples = found.examples.cpu()
+        if not self.entries and likelihood.name == "categorical":
+            warn_about_absent_classes(found.labels, classes, "how they are predicted has no part in the race.")
         if calibrators is None:
             alone = [e for e in self.entries if e.pep.passes == 1]
             usual = max((e.value for e in alone if e.calibrator == "temperature"), default=-math.inf)
@@ -234,15 +238,18 @@ class _Course:
             candidates.append(Candidate(*facts, Race.verdicts[verdict]))
         items, tried = len(choice.log_likelihoods), pep.search.evaluations
         zero = Evaluation(0.0, self.entries[0].value * items, pep.temperature, choice.value * items)
-        search = replace(pep.search, evaluations=tried or (zero,), items=items, passes=self.spent)
+        joint = pep.search.joint or choice.calibrator != NOTHING
+        search = replace(pep.search, evaluations=tried or (zero,), items=items, passes=self.spent, joint=joint)
         return pep.with_recipe(search=search, race=Race(tuple(candidates), items, self.spent, self.note))
 
     def _calibrated(self, entry: _Entry) -> PepEnsemble:
         """The members of an entry with its calibrator, fitted on all items."""
         if entry.calibrator == NOTHING:
             return entry.pep
-        found, likelihood = self._pass(entry.pep), entry.pep.likelihood
-        return entry.pep.with_calibrator(fit_calibrator_on(entry.calibrator, found.averaged, found.labels, likelihood))
+        found = self._pass(entry.pep)
+        calibrator = CALIBRATORS[entry.calibrator].fit(found.averaged, found.labels)
+        warn_at_limit(calibrator.temperature)
+        return entry.pep.with_calibrator(calibrator)
 
     def _pass(self, pep: PepEnsemble) -> MemberPass:
         self.spent += pep.passes
@@ -276,8 +283,11 @@ def fit_or_calibrate(
     The rule of the race holds then, too: one pass wins unless the members beat it by more than a standard error.
     """
     if temperature and options.keys() <= signature(calibrate).parameters.keys():
+        if not isinstance(size, int) or size < 1:
+            raise ValueError(f"`size={size!r}` must be a whole number of members, at least 1.")
         return calibrate(model, validation, size, **options)
-    pep = fit(model, validation, size=size, temperature=temperature, **options)
+    joint = temperature and getattr(kind := options.get("likelihood"), "name", kind) != "gaussian"
+    pep = fit(model, validation, size=size, temperature=joint, **options)
     if pep.one_pass is None or pep.passes == 1:
         return pep
     members, alone = pep.predict_items(validation), pep.one_pass.predict_items(validation)

@@ -81,9 +81,11 @@ CORE = [
 #: Lines and files of each room, docstrings and blank lines included; a budget rises only with its reason beside it.
 BUDGET = {
     # The plan has 2,050 in 14: the race, uncertainty, calibrators and views in pep.json, predict_proba of any data.
-    "top level": (2678, 17),
+    # And the rival of members with views, classes without items, what a race cannot do with its arguments.
+    "top level": (2689, 17),
     "tuning": (1084, 8),  # the plan has 750 in 7: noise by layer (faster where memory allows), a pool, old keywords
-    "calibrators": (431, 3),  # the plan has 300: L-BFGS in units of standard errors, in chunks that stay in the cache
+    # The plan has 300: L-BFGS in units of standard errors, in chunks that stay in the cache; classes without items.
+    "calibrators": (441, 3),
     "views": (139, 1),
     # The plan has 1,250: the trace that patches no other thread, what it may not bake in, and a comparison with the
     # plain network before the first use of every plan.
@@ -526,7 +528,7 @@ def opened_by_table2() -> set[str]:
 LIMITS = {
     # The plan has 12,500 lines, and 2,150 for what came since: nothing wrong or lost 250, the race 900, uncertainty
     # 450, predictions in parts 550. The stub with the public names, `__init__.pyi`, counts too.
-    "lines of the wheel": (14646, 14646),
+    "lines of the wheel": (14667, 14646),
     "files of the wheel": (115, 115),
     "lines of the core": (1707, 1650),  # 57 more: calibrators, views, uncertainty and examples pass through it
     "rooms over their budget": (0, 0),
@@ -549,7 +551,7 @@ LIMITS = {
     "code from text": (0, 0),
     "loaded too early": (0, 0),
     "modules of fit": (26, 20),
-    "lines of fit": (3671, 2400),
+    "lines of fit": (3672, 2400),
     "modules of a prediction": (8, 8),
     "lines of a prediction": (1356, 1000),
     "modules of Table 2 in experiments": (9, 9),  # with the files of the library that it runs, about 48

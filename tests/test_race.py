@@ -46,6 +46,24 @@ def test_one_pass_gives_the_best_calibrator_of_the_network():
     }
     assert pep.method == "temperature scaling"  # the labels were drawn so: nothing else is needed
     assert pep.temperature == pytest.approx(pm.fit_temperature(model, data).temperature, rel=1e-6)
+    found = {c.name: c.nll for c in pep.race.candidates}
+    before, after = found["network"], found["temperature scaling"]
+    assert f"validation NLL {before:.4f} -> {after:.4f}" in str(pep.search)
+
+
+@pytest.mark.parametrize(("count", "absent"), [(600, 1), (3, 2)])
+def test_classes_without_items_are_mentioned_once(count, absent):
+    """Three items of four classes are too few to have them all."""
+    model = network()
+    inputs, labels = items(model, count, softness=3.0)
+    some = labels != 1
+    with pytest.warns(pm.PepWarning) as said:
+        pm.calibrate(model, (inputs[some], labels[some]), passes=1)
+    texts = [str(one.message) for one in said if "do not occur" in str(one.message)]
+    assert texts == [
+        f"{absent} of 4 classes do not occur in the {int(some.sum())} items: how they are predicted has no part in the "
+        "race."
+    ]
 
 
 def test_a_calibrated_network_is_left_alone_or_nearly_so():
@@ -300,6 +318,7 @@ def test_a_network_without_gradients_races_without_noise_by_layer():
         ({"views": "sideways"}, "`views='sideways'` is unknown: choose from horizontal_flip"),
         ({"views": "horizontal_flip"}, "hold no pictures"),
         ({"views": lambda x: x[:, :3]}, "a view must keep every shape"),
+        ({"views": ["horizontal_flip"], "passes": 1}, "need two passes or more, and `passes=1`: leave them out"),
         ({"likelihood": "poisson"}, "`likelihood='poisson'` is unknown"),
     ],
 )

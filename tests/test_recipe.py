@@ -248,6 +248,21 @@ def test_a_file_from_before_there_were_splits_has_none(tmp_path):
     assert read_recipe(path, MODEL).split is None
 
 
+@pytest.mark.filterwarnings("ignore:.* classes do not occur|the best temperature is")
+def test_arrays_that_do_not_fit_have_a_file_of_their_own_and_never_that_of_the_weights(tmp_path):
+    """Vector scaling of 300 classes, saved as net.json beside the network's weights, net.safetensors."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(5, 300)).eval()
+    weights = tmp_path / "net.safetensors"
+    weights.write_bytes(b"the weights")
+    x = torch.randn(900, 5)
+    pep = pm.fit_calibrator(model, (x, model(10 * x).argmax(dim=1)), "vector")
+    pep.save(tmp_path / "net.json")
+    assert weights.read_bytes() == b"the weights"
+    assert {path.name for path in tmp_path.iterdir()} == {"net.json", "net.arrays.safetensors", "net.safetensors"}
+    assert torch.equal(pm.load(tmp_path / "net.json", model)(x), pep(x))
+
+
 # The fingerprint
 
 

@@ -122,14 +122,17 @@ def fit_calibrator_on(name: str, log_probs: Tensor, labels: Tensor, likelihood: 
     """Fit a calibrator on log-probabilities [N, K] and labels [N]."""
     found = row_for(name, likelihood, log_probs.shape[1]).fit(log_probs, labels)
     warn_at_limit(found.temperature)
-    items, classes = log_probs.shape
-    absent = int((labels.bincount(minlength=classes) == 0).sum())
-    if absent and name != "temperature":
-        warn_user(
-            f"{absent:,} of {classes:,} classes do not occur in the {items:,} items on which "
-            f"`calibrator={name!r}` was fitted: their scale and bias are those of temperature scaling."
-        )
+    if name != "temperature":
+        then = f"for `calibrator={name!r}` their scale and bias are those of temperature scaling."
+        warn_about_absent_classes(labels, log_probs.shape[1], then)
     return found
+
+
+def warn_about_absent_classes(labels: Tensor, classes: int, then: str) -> None:
+    """Say how many classes have no items, and what follows."""
+    absent = int((labels.bincount(minlength=classes) == 0).sum())
+    if absent:
+        warn_user(f"{absent:,} of {classes:,} classes do not occur in the {len(labels):,} items: {then}")
 
 
 def cross_fitted(

@@ -47,9 +47,9 @@ def _callback_class() -> Any:
 class PepCallback(_callback_class()):  # type: ignore[misc]
     """At the end of `trainer.fit`, calibrate on the trainer's validation data: then `callback.pep` is the ensemble.
 
-    It runs once and not after every validation, because it costs up to 25 passes of m members and only the last
-    weights are used. For the weights of another checkpoint call `trainer.validate(module, ckpt_path="best")`; the
-    ensemble is then one of that checkpoint. The LightningModule and its mode are not changed.
+    It runs once and not after every validation, because it costs a few hundred forward passes (`pep.race.spent`) and
+    only the last weights are used. For the weights of another checkpoint call `trainer.validate(module,
+    ckpt_path="best")`; the ensemble is then one of that checkpoint. The LightningModule and its mode are not changed.
 
     - `network`: the name of the part of the module that is the network, as in "net"; by default the module itself,
       whose `forward` gives logits.
@@ -106,7 +106,7 @@ class PepCallback(_callback_class()):  # type: ignore[misc]
             network = self._part(pl_module)
             inputs, labels = next(iter(self._data(trainer, network)))
             two = map_tensors(lambda tensor: tensor[:2], inputs), labels[:2]
-            pm.fit(network, two, **{**self.options, "search": pm.Golden(iterations=1)})
+            fit_or_calibrate(network, two, **{**self.options, "search": pm.Golden(iterations=1)})
 
     def on_validation_end(self, trainer: Any, pl_module: nn.Module) -> None:
         """Fit PEP if the user asked for this validation; those within the training are ignored."""

@@ -197,7 +197,8 @@ def test_nothing_is_tuned_while_the_training_goes_on(module, tmp_path):
     assert callback.pep is not None
 
 
-def test_a_regression_has_no_calibration_error(tmp_path):
+@pytest.mark.parametrize("options", [{}, {"temperature": False, "search": pm.TwoStage(upper=0.3)}])
+def test_a_regression_has_no_calibration_error(tmp_path, options):
     class Regression(Module):
         def training_step(self, batch):
             return nn.functional.gaussian_nll_loss(self(batch[0])[:, 0], batch[1], self(batch[0])[:, 1].exp())
@@ -210,7 +211,7 @@ def test_a_regression_has_no_calibration_error(tmp_path):
 
     inputs, _ = networks.items(60)
     data = DataLoader(TensorDataset(inputs, inputs.sum(dim=1)), batch_size=16)
-    callback = pm.PepCallback(size=2, likelihood="gaussian", temperature=False, search=pm.TwoStage(upper=0.3))
+    callback = pm.PepCallback(size=2, likelihood="gaussian", **options)
     trainer(callback, tmp_path).fit(Regression(), data, data)
     assert set(callback.metrics) == {"pep/sigma", "pep/temperature", "pep/nll_before", "pep/nll"}
 
@@ -224,7 +225,7 @@ def test_a_regression_has_no_calibration_error(tmp_path):
         ({"dataloader": 1}, {}, "`dataloader=1` must be one of the 1 loaders, from 0"),
         ({"path": "."}, {}, "cannot be written: give the path of a file"),
         ({"likelihood": "poisson"}, {}, "`likelihood='poisson'` is unknown"),
-        ({"likelihood": "gaussian"}, {}, "a Gaussian likelihood has no temperature"),
+        ({"likelihood": "gaussian"}, {}, "a Gaussian likelihood needs a mean and a log-variance"),
         ({}, {"limit_val_batches": 0}, "PepCallback finds sigma on validation data, and this trainer has none"),
     ],
 )

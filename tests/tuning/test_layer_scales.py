@@ -182,6 +182,12 @@ def test_a_network_that_cannot_be_differentiated_is_refused():
         fit_scales(request_of(Frozen().eval(), networks.items(20)), 0.1)
 
 
+@pytest.mark.parametrize(("factors", "method"), [((1.5,), "PEP by layer"), ((1.0,) * 24, "PEP by filter")])
+def test_noise_by_layer_and_by_filter_have_names(factors, method):
+    noise = Noise(scales=(("0.weight", factors), ("2.weight", (2.0,)), ("4.weight", (2.0,))))
+    assert pm.PepEnsemble.at_sigma(networks.mlp(), 0.1, noise=noise).method == method
+
+
 def test_an_unknown_scale_is_refused():
     with pytest.raises(ValueError, match=r'`scale=\'neuron\'` is unknown: choose "layer" or "filter"'):
         pm.fit(networks.mlp(), networks.items(20), scale="neuron")

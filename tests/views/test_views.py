@@ -161,6 +161,15 @@ def test_fit_maximises_the_likelihood_of_members_with_views(cnn, search, views):
 
 
 @pytest.mark.filterwarnings("ignore::peppermill.PepWarning")
+def test_the_rival_of_members_with_views_is_the_network_without_them(cnn):
+    data = networks.items(60, (1, 6, 6))
+    pep = pm.fit(cnn, data, size=2, views="horizontal_flip", temperature=True)
+    alone = pm.fit_temperature(cnn, data)
+    assert (pep.one_pass.passes, pep.one_pass.temperature) == (1, pytest.approx(alone.temperature, rel=1e-6))
+    torch.testing.assert_close(pep.one_pass(data[0]), alone(data[0]))
+
+
+@pytest.mark.filterwarnings("ignore::peppermill.PepWarning")
 def test_a_subsample_sees_the_views_too(cnn):
     """Enough items for a search in two stages: only L(sigma) on all of them is reported."""
     x, labels = networks.items(640, (1, 6, 6))
