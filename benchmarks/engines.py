@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 import peppermill as pm
 from benchmarks.networks import mnist_mlp, resnet20
-from benchmarks.timing import RESULTS, where
+from benchmarks.timing import RESULTS, provenance, where
 
 SIZE, SIGMA = 10, 0.01
 MEASURED_SECONDS = 0.06  # of each rival in each round, unless one call takes longer
@@ -61,7 +61,7 @@ def main() -> None:
         for name in arguments.networks.split(",") if arguments.networks else ON_GPU if cuda else ON_CPU:
             rows = [row | {"threads": threads} for row in (on_gpu if cuda else on_cpu)(name, arguments)]
             rows = [*_kept(path, rows), *rows]
-            content = {"size": SIZE, "rounds": arguments.rounds, "rows": rows, "provenance": pm.provenance(0)}
+            content = {"size": SIZE, "rounds": arguments.rounds, "rows": rows, "provenance": provenance()}
             path.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n")
 
 

@@ -165,14 +165,14 @@ NAMES = {
 
 def section(found: dict[str, Any]) -> str:
     versions = ", ".join(f"{name} {number}" for name, number in found["peers"].items()) or "No peer was installed"
-    command = found["provenance"]["command"].replace(".py", "")
+    command = found["provenance"]["command"]
     table = table_section(
         f"Beside others, on a {'GPU' if 'gpu' in found['provenance']['hardware'] else 'CPU'}",
         f"The demo network, m = {found['size']}: {found['items']:,} images in batches of {found['batch']}, and one "
         f"image at a time. Times as multiples of peppermill's own ({found['clock']}): **above 1 peppermill is "
         f"faster**, below 1 the other. Memory is the peak beyond a plain pass, in copies of the weights. Our "
         f"probabilities and the copies' differ by at most {rounded_up(found['largest_difference_from_copies'])}. "
-        f"{versions}. `python -m benchmarks.{command}`; {where(found)}.",
+        f"{versions}. `{command}`; {where(found)}.",
         ("what", f"batches of {found['batch']}", "one image", "memory"),
         [_row(name, title, found) for name, title in NAMES.items() if name in found["predicting"]],
     )

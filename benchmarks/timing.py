@@ -67,9 +67,15 @@ def peak_bytes() -> float:
     return 1024.0 * float(next(line for line in lines if line.startswith("VmHWM")).split()[1])
 
 
+def provenance(seed: int = 0) -> dict[str, Any]:
+    """That of `pm.provenance`, with the command as it is typed."""
+    found = pm.provenance(seed)
+    return found | {"command": f"python -m benchmarks.{found['command'].replace('.py', '', 1)}"}
+
+
 def write_result(name: str, content: Mapping[str, Any], seed: int = 0) -> None:
     """results/bench/NAME.json, with versions, hardware, seed, commit and command."""
-    text = json.dumps({**content, "provenance": pm.provenance(seed)}, indent=1, allow_nan=False)
+    text = json.dumps({**content, "provenance": provenance(seed)}, indent=1, allow_nan=False)
     (RESULTS / f"{name}.json").write_text(text + "\n")
     print(f"wrote results/bench/{name}.json")
 
