@@ -105,7 +105,7 @@ BUDGET = {
     "sources": (1838, 15),
     "report": (1263, 8),
     "integrations": (392, 4),  # 61 more: actors of Ray
-    "cli": (1302, 12),  # below the plan: related commands share a file
+    "cli": (1305, 12),  # below the plan: related commands share a file
     "demo": (81, 1),
     # The plan has 340: calls of a network, Keras' door, tables of results, versions in files, digests of all kinds.
     # And from the core: what a batch must hold (17 lines), and which networks can be perturbed (16).
@@ -528,7 +528,7 @@ def opened_by_table2() -> set[str]:
 LIMITS = {
     # The plan has 12,500 lines, and 2,150 for what came since: nothing wrong or lost 250, the race 900, uncertainty
     # 450, predictions in parts 550. The stub with the public names, `__init__.pyi`, counts too.
-    "lines of the wheel": (14667, 14646),
+    "lines of the wheel": (14670, 14646),
     "files of the wheel": (115, 115),
     "lines of the core": (1707, 1650),  # 57 more: calibrators, views, uncertainty and examples pass through it
     "rooms over their budget": (0, 0),

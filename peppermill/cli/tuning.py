@@ -37,15 +37,15 @@ def fit_command(
     pep = tune(pm.fit, context, network, data, tuning, search=chosen)
     if rank():
         return
-    count, best, passes = pep.search.items, pep.search.best, pep.search.passes or 0.0
-    found = best.tempered_log_likelihood if temperature else best.log_likelihood
+    count, passes = pep.search.items, pep.search.passes or 0.0
+    nll = -pep.search.baseline.log_likelihood / count
     with_temperature = f", T = {pep.temperature:.4g}" if temperature else ""
     drawn = f" drawn from {pep.recipe.split.items:,}" if pep.recipe.split else ""
     say(
         f"sigma = {pep.sigma:.4g}{with_temperature}, found with {len(pep.search.evaluations)} values of sigma on "
         f"{count:,} items{drawn} and {passes:.1f} forward passes ({passes / size:.1f} of all {size} members)"
     )
-    say(f"validation NLL {-pep.search.baseline.log_likelihood / count:.4f} -> {-found / count:.4f}")
+    say(f"validation NLL {nll:.4f} -> {nll - pep.search.gain:.4f}")
     if temperature and network.model.startswith("hf:"):
         alone = json.dumps({"logit_sigma": float(f"{pep.search.baseline.temperature:.4g}")})
         say(f"vLLM serves the network without noise; its own temperature is: --pooler-config '{alone}'")
@@ -87,6 +87,9 @@ def tune(
     asked["engine"] = engine_named(tuning.engine, tuning.precision)
     asked["views"] = options.names(tuning.views)
     pep = function(source.model, labelled, **asked).with_split(split)
+    if pep.sigma and pep.one_pass is None and pep.likelihood.name != "gaussian":  # for `evaluate` to show beside it
+        alone = pep.with_recipe(sigma=0.0, size=1, views=())
+        pep = pep.with_recipe(one_pass=pm.fit_temperature(alone, labelled).calibrator)
     if rank() == 0:
         pep.save(tuning.out)
     return pep

@@ -27,6 +27,9 @@ def test_the_file_holds_what_the_library_finds(done, network, data, folder):
     assert f"validation NLL {base:.4f} -> {best:.4f}" in written
     assert best < base
     assert f"wrote pep.json ({(folder / 'pep.json').stat().st_size:,} bytes)" in written
+    alone = pm.fit_temperature(network, data("validation"))
+    assert loaded.one_pass.temperature == pytest.approx(alone.temperature, rel=1e-6)  # what `evaluate` shows beside it
+    assert loaded.temperature == 1
 
 
 def test_the_next_step_it_names_can_be_taken(done, folder):

@@ -149,7 +149,11 @@ def test_evaluate_tests_on_the_others_and_says_so(done, split_fit, val):
     written, run = evaluated(done, NETWORK, FOLDER)
     assert written.startswith("testing on the 19 of 30 items on which sigma was not tuned\n")
     assert "19 test items" in written
-    assert [method["scores"]["items"] for method in run["methods"]] == [19, 19]
+    assert [(method["name"], method["scores"]["items"]) for method in run["methods"]] == [
+        ("network", 19),
+        ("temperature scaling", 19),
+        ("PEP", 19),
+    ]
     assert set(picture_models.SEEN).isdisjoint(tuned)
     assert sorted(picture_models.SEEN + tuned) == sorted(colours(*range(30)))
     assert run["settings"]["split"] == vars(split_fit[1])
