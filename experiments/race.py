@@ -404,14 +404,14 @@ def page(found: dict[str, dict[str, Any]], more: dict[str, dict[str, Any]] | Non
         "",
         "Which method gives the best probabilities, and do its forward passes pay? Test NLL, mean over random splits",
         "of the images (for networks of Table 2: over trained networks). *From T* is the difference from temperature",
-        "scaling on the same splits: the number to read where a method ran on fewer of them, which its row says.",
+        "scaling on the same splits: use it to compare methods that ran on fewer splits, as their rows say.",
         "*Splits* is the standard deviation over splits, *seeds* over seeds of the noise on the first split; every",
-        "other split has a seed of its own. Other numbers of members have the noise of ten, as in the race.",
+        "other split has a seed of its own. Other numbers of members use the noise found for ten, as in the race.",
         "",
         "laplace-torch is fitted on the tuning images, as the others are: with a Kronecker posterior of the last layer",
         "and probit prediction; and with a diagonal posterior of all weights, ten networks drawn from it, and the",
         "prior precision that is best on the tuning images (its Kronecker posterior of all weights refuses batch norm,",
-        "which every network here has). Neither was run for 1,000 classes, whose gradients do not fit.",
+        "which every network here has). Neither was run for 1,000 classes: the gradients do not fit in memory.",
         "`python -m experiments race` writes this page from the files in results/race.",
     ]
     adjusted = holm({(name, pair): test["p"] for name, c in found.items() for pair, test in c["paired"].items()})
@@ -453,7 +453,7 @@ def page(found: dict[str, dict[str, Any]], more: dict[str, dict[str, Any]] | Non
     alone = {name for every in (found, more or {}) for name, c in every.items() if c["methods"].keys() & {*ADDITIONS}}
     without = "; ".join(title_of(name) for name in sorted(found.keys() - alone))
     if without:
-        lines += ["", f"The additions to PEP have not been run one by one on {without}."]
+        lines += ["", f"The additions to PEP have not been measured separately on {without}."]
     for name, content in found.items():
         asked, extra = content["settings"], (more or {}).get(name)
         lines += [

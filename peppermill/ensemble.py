@@ -209,7 +209,7 @@ class PepEnsemble(nn.Module):
         return self.with_recipe(calibrator=calibrator)
 
     def without_temperature(self) -> PepEnsemble:
-        """PEP alone: of the values of sigma that the search tried, the best one at T = 1."""
+        """PEP alone, at the best sigma for T = 1 among those that the search tried."""
         search = replace(self.search, joint=False)
         return self.with_recipe(sigma=search.best.sigma, calibrator=UNCALIBRATED, search=search)
 
@@ -238,7 +238,7 @@ class PepEnsemble(nn.Module):
     def export(self, path: str | Path, example: Inputs, outputs: Sequence[str] | None = None) -> None:
         """Eq. 9 as one file, .pt2 or .onnx, that gives the averaged probabilities of batches like `example`.
 
-        `outputs=("probabilities", "mutual_information")` names other outputs: those of `Uncertainty` too.
+        `outputs=("probabilities", "mutual_information")` selects other outputs, those of `Uncertainty` included.
         """
         from peppermill.export.verify import export_ensemble
 

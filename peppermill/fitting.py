@@ -60,8 +60,8 @@ def fit(
     - `pool`: draw this many directions and keep the best `size` of them, if the choice also helps on items that had no
       part in it (`pep.search.pool_gain`); costs `pool` forward passes.
     - `likelihood`: "categorical", "bernoulli", "gaussian", or one with settings, `pm.Categorical(ignored_label=255)`.
-    - `views`: of pictures, "horizontal_flip", several names, or functions of a batch: member j sees view j mod V, the
-      first of them the inputs as they are. For networks that were trained with such pictures (docs/views.md).
+    - `views`: "horizontal_flip", several names, or functions of a batch of pictures: member j sees view j mod V, and
+      the first view is the inputs as they are. For networks that were trained with such pictures (docs/views.md).
     - `batch_size`: for data that do not come in batches.
     - `engine`: how the members run (docs/engines.md), "auto" by rule; "auto:bfloat16" or "auto:float16" lets the
       network compute in low precision. Not saved with the ensemble.

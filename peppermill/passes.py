@@ -54,7 +54,7 @@ class MemberPass:
 
 @dataclass(frozen=True)
 class Request:
-    """Whose members run, over which data, and how."""
+    """Which network's members run, over which data, and how."""
 
     model: nn.Module
     perturbation: Perturbation
@@ -73,7 +73,7 @@ class Request:
 
 @torch.no_grad()
 def run_members(request: Request, sigma: float) -> MemberPass:
-    """All members at this sigma over all the data.
+    """Run all members at this sigma over all the data.
 
     In a process group each process runs its share of the batches, and every process gets the whole result.
     """

@@ -47,9 +47,9 @@ FIELDS: tuple[tuple[type, float, float, tuple[str, ...]], ...] = (
 
 
 def write_recipe(recipe: Recipe, path: str | Path, model: nn.Module) -> None:
-    """One JSON file under 4 kB: without the race if it does not fit; a long search loses all but its best points.
+    """Write one JSON file under 4 kB. If space runs out, the race is left out, then all but the search's best points.
 
-    Arrays that do not fit, of vector scaling for many classes, say, go to one safetensors file beside it.
+    Arrays that do not fit, such as those of vector scaling for many classes, go to a safetensors file beside it.
     """
     if changed := difference(recipe.fingerprint, fingerprint(model)):
         raise ValueError(f"the network is not the one that was fitted ({changed}): fit again before saving.")
@@ -112,7 +112,7 @@ def read_content(path: str | Path) -> dict[str, Any]:
     if "arrays_file" in content:
         beside = Path(path).with_name(content["arrays_file"])
         if not beside.is_file() or sha256([beside.read_bytes()]) != content["arrays_digest"]:
-            raise _damaged(path, f"its arrays are in {beside.name}, which is missing or has another content")
+            raise _damaged(path, f"its arrays are in {beside.name}, which is missing or was changed")
         content["arrays"] = safetensors.torch.load(beside.read_bytes())
     return content
 

@@ -1,4 +1,4 @@
-"""`calibrate`: every way to honest probabilities enters a race on the validation data, and the fewest passes win.
+"""`calibrate`: calibrators, views and noise compete on the validation data; the fewest passes win, unless more pay.
 
 A candidate is some members (the network alone, views of the inputs, noise of one size, noise by layer) followed by a
 calibrator. Its score is the cross-fitted log-likelihood: every item is judged by a calibrator that has not seen it, and
@@ -93,7 +93,7 @@ def calibrate(
     batch_size: int = 500,
     engine: EngineName | Engine = "auto",
 ) -> PepEnsemble:
-    """The best probabilities for at most this many forward passes; `pep.race` says what was tried and why this won.
+    """Find the best probabilities for at most `passes` forward passes; `pep.race` says what was tried and why this won.
 
     `passes=1` gives the best one-pass calibrator. `views`, "horizontal_flip" say, compete if you name them. The other
     arguments are those of `fit`.
@@ -160,7 +160,7 @@ class _Course:
         likelihood, classes = pep.likelihood, judged.shape[1]
         self.examples = found.examples.cpu()
         if not self.entries and likelihood.name == "categorical":
-            warn_about_absent_classes(found.labels, classes, "how they are predicted has no part in the race.")
+            warn_about_absent_classes(found.labels, classes, "the race cannot judge how they are predicted.")
         if calibrators is None:
             alone = [e for e in self.entries if e.pep.passes == 1]
             usual = max((e.value for e in alone if e.calibrator == "temperature"), default=-math.inf)
@@ -266,7 +266,7 @@ class _Course:
         return pep.with_recipe(sigma=search.best.sigma, search=search)
 
     def _half_scales(self, shared: PepEnsemble, half: int) -> Scales:
-        """Noise by layer, as every second example finds it."""
+        """Noise by layer, fitted on every second example."""
         temperature = None if shared.likelihood.name == "gaussian" else shared.search.best.temperature
         with progress("noise by layer") as tick:
             request = replace(shared.request(_half(self.data, half), tick), views=())

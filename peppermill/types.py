@@ -37,7 +37,7 @@ class Likelihood(Protocol):
     def name(self) -> str: ...
 
     def settings(self) -> Mapping[str, int | str]:
-        """The settings that a file holds, with which this likelihood is built again."""
+        """The settings that a file stores, from which this likelihood is rebuilt."""
         ...
 
     def check(self, outputs: Tensor, labels: Tensor) -> None:

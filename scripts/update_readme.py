@@ -29,10 +29,9 @@ def table(run: dict[str, Any]) -> str:
             f"| {method['name']} | {method['forward_passes']} | {scores['nll']:.4f} | {against_network(method)} "
             f"| {100 * scores['ece']:.2f} | {100 * scores['error']:.2f} |"
         )
-    note = f"{run['methods'][0]['scores']['items']:,} test items. In brackets the 95 % interval of the paired"
-    return "\n".join(
-        [*rows, "", f"{note} difference in NLL and p, both by a paired t test; p is Holm-corrected. ECE has 20 bins."]
-    )
+    note = f"{run['methods'][0]['scores']['items']:,} test items. The brackets hold the 95 % interval of the"
+    note += " paired difference in NLL; it and p come from a paired t test, and p is Holm-corrected. ECE has 20 bins."
+    return "\n".join([*rows, "", note])
 
 
 def against_network(method: dict[str, Any]) -> str:

@@ -77,9 +77,9 @@ def corrected(u: Tensor, correction: Tensor) -> Tensor:
 
 
 def tempered_items(log_probs: Tensor, labels: Tensor) -> tuple[float, Tensor, Tensor]:
-    """T, and u and labels of the items to fit on: those whose label has probability 0 teach nothing.
+    """T, and u and labels of the items to fit on, without those whose label has probability 0: they teach nothing.
 
-    u is among the classes that occur: that no item has another label is no evidence against it.
+    u is normalised over the classes that occur, so that an absent label is not taken as evidence against its class.
     """
     temperature, _ = best_temperature(log_probs, labels)
     u, labels = temper(log_probs.double(), temperature).cpu(), labels.cpu()

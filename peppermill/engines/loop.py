@@ -39,7 +39,7 @@ def member_groups(run: Callable[..., Tensor], weights: MemberWeights, members: M
 
 
 def differentiable_groups(members: Members, precision: str | None) -> Iterator[Group]:
-    """Members whose outputs can be differentiated by the inputs and by the network's own parameters."""
+    """Members whose outputs can be differentiated with respect to the inputs and the network's own parameters."""
     refuse_training_mode(members.model)
     plain, own = PlainForm(members.model, precision), dict(members.model.named_parameters())
     perturbation = Perturbation({name: own[name] for name in members.selected}, members.noise, members.size)

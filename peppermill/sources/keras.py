@@ -1,7 +1,7 @@
-"""Keras 3 on the torch backend: `keras:NAME` of keras.applications, `keras:model.keras`, `keras:model.h5`; and
-`KerasModule`, through which the rest of the library sees a Keras model as a module of torch.
+"""Keras 3 on the torch backend: `keras:NAME` of keras.applications, `keras:model.keras`, `keras:model.h5`.
 
-A last softmax or sigmoid is taken off: this library works with logits. Images are channels-last.
+`KerasModule` wraps a Keras model as a torch module, which is all that the rest of the library sees. A final softmax or
+sigmoid is removed: this library works with logits. Images are channels-last.
 """
 
 from __future__ import annotations

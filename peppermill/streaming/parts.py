@@ -1,4 +1,4 @@
-"""Predictions for data of any length, written in parts: a kill loses the parts under way, and a restart goes on.
+"""Predictions for data of any length, written in parts: a kill loses only unfinished parts, which a restart writes.
 
 manifest.json of the folder identifies the network, the ensemble and the data, and lists the parts with checksums.
 """

@@ -1,8 +1,8 @@
 """A sigma for every perturbed array, or for every filter: gradient ascent on the ensemble's log-likelihood.
 
 theta_j = theta* + sigma * exp(s) * epsilon_j, with one s for each array or filter. Every step draws new items and a new
-antithetic pair, and Adam follows the gradient by the numbers s and by ln T. Noise that stays the same would be learned:
-with it, a sigma for each filter reached an NLL of .138 on validation and .212 on test data.
+antithetic pair, and Adam follows the gradient with respect to s and ln T. With the same noise in every step, the scales
+overfit to it: a sigma for each filter then reached an NLL of .138 on validation and .212 on test data.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ WeightedBatch: TypeAlias = tuple[Inputs, Tensor, Tensor]
 
 
 class NoGradientError(ValueError):
-    """The network's outputs cannot be differentiated by its weights."""
+    """The network's outputs cannot be differentiated with respect to its weights."""
 
 
 def tune_scales(tuner: SigmaTuner, request: Request, joint: bool, per: str) -> tuple[Request, SigmaSearch]:
-    """One sigma, then the scales from there, then one factor for all of them; and the request with these scales.
+    """Find one sigma, then the scales, then a common factor; return the request with the scales, and the search.
 
     If the scales do not help on the validation data, one sigma for all arrays remains.
     """
@@ -165,8 +165,8 @@ def minibatch_log_likelihood(
             outputs.append(views[j % len(views)].outputs(run, *as_arguments(inputs))[0])
         if not outputs[0].requires_grad:
             raise NoGradientError(
-                f"the outputs of this {type(request.model).__name__} cannot be differentiated by its weights, which "
-                "`scale` needs: leave `scale` out."
+                f"the outputs of this {type(request.model).__name__} cannot be differentiated with respect to its "
+                "weights, which `scale` needs: leave `scale` out."
             )
         items = [likelihood.items(likelihood.predict(one), labels) for one in outputs]
         predictions, counted = torch.stack([prediction for prediction, _ in items]), items[0][1]
@@ -198,7 +198,7 @@ def activation_bytes(call: Callable[[Params], Any], weights: Params, others: Ite
 def _minibatches(request: Request, steps: int) -> Iterator[tuple[list[WeightedBatch], float]]:
     """For each step some random examples, and their share of all examples.
 
-    Where the rows of a batch are no examples, or the data are few, whole batches in place of examples.
+    Whole batches replace examples if the rows of a batch are not examples, or if there are few data.
     """
     pool = cut_subsample(request, run_members(request, 0.0).member_log_likelihoods[0], POOL_FRACTION)
     generator = torch.Generator().manual_seed(request.perturbation.noise.seed % 2**63)

@@ -62,8 +62,8 @@ def tune_pool(request: Request, found: SigmaSearch, pool: int) -> tuple[Request,
         request = replace(request, perturbation=replace(perturbation, noise=noise))
     else:
         warn_user(
-            f"choosing {perturbation.size} of {pool} members does not help: it changes the log-likelihood of items "
-            f"that had no part in the choice by {gain:.2g} for each, so the first {perturbation.size} draws remain."
+            f"choosing {perturbation.size} of {pool} members does not help: the mean log-likelihood of items held out "
+            f"from the choice changes by {gain:.2g}, so the first {perturbation.size} draws remain."
         )
     return request, replace(found, passes=(found.passes or 0.0) + pool, pool_gain=gain)
 

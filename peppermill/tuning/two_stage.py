@@ -43,10 +43,10 @@ GRID_POINTS = 401  # between the two neighbors of the best value, where the maxi
 
 @dataclass(frozen=True)
 class TwoStage:
-    """A search in at most five passes of all members over 500 examples or more, eight with T.
+    """A search in at most five passes of all members (eight with T) if there are 500 examples or more.
 
-    `lower` and `upper` say where to search. With fewer than 500 examples there is no subsample: every value is one on
-    all items, and more of them are tried.
+    `lower` and `upper` say where to search. With fewer than 500 examples there is no subsample: every sigma is tried
+    on all items, and more of them are tried.
     """
 
     lower: float | None = None

@@ -98,7 +98,7 @@ def test_the_page_has_one_row_for_each_network_and_stars_where_the_race_differs(
     assert "| MNIST (MLP) (Table 2) | 0.5000 | 0.4000* | 0.3000 (vector) |  | **0.3100** (2.0) |" in text
     assert "The race chose: one (4 of 5), two (1 of 5)." in text
     assert "Two views" not in text
-    assert "The additions to PEP have not been run one by one on MNIST (MLP) (Table 2)." in text
+    assert "The additions to PEP have not been measured separately on MNIST (MLP) (Table 2)." in text
     mirror = {"nll": 0.30, "passes": 2, **scores}
     dear = content["methods"]["race"] | {"passes": 4}
     cheap = content | {"methods": content["methods"] | {"mirror image, T": mirror, "race": dear}}
@@ -132,7 +132,7 @@ def test_additions_that_run_by_themselves_join_the_page_with_the_difference_on_t
         f"| temperature scaling | 1 | {base['methods']['temperature scaling']['nll']:.4f} |" in page
     )  # of both splits
     assert page.count("- Made by `") == 2
-    assert "one by one" not in page
+    assert "measured separately" not in page
     every = race.main(replace(shared, methods="all", splits=1))["demo"]["methods"]
     assert every.keys() == base["methods"].keys() | additions["methods"].keys()
     assert every["PEP"] == additions["methods"]["PEP"]

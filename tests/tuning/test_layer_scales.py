@@ -178,7 +178,9 @@ def test_a_network_that_cannot_be_differentiated_is_refused():
         def forward(self, inputs):
             return self.inner(inputs)
 
-    with pytest.raises(ValueError, match="this Frozen cannot be differentiated by its weights, which `scale` needs"):
+    with pytest.raises(
+        ValueError, match="this Frozen cannot be differentiated with respect to its weights, which `scale` needs"
+    ):
         fit_scales(request_of(Frozen().eval(), networks.items(20)), 0.1)
 
 
