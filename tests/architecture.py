@@ -85,7 +85,7 @@ BUDGET = {
     "top level": (2689, 17),
     "tuning": (1084, 8),  # the plan has 750 in 7: noise by layer (faster where memory allows), a pool, old keywords
     # The plan has 300: L-BFGS in units of standard errors, in chunks that stay in the cache; classes without items.
-    "calibrators": (441, 3),
+    "calibrators": (442, 3),
     "views": (139, 1),
     # The plan has 1,250: the trace that patches no other thread, what it may not bake in, and a comparison with the
     # plain network before the first use of every plan.
@@ -528,7 +528,7 @@ def opened_by_table2() -> set[str]:
 LIMITS = {
     # The plan has 12,500 lines, and 2,150 for what came since: nothing wrong or lost 250, the race 900, uncertainty
     # 450, predictions in parts 550. The stub with the public names, `__init__.pyi`, counts too.
-    "lines of the wheel": (14670, 14646),
+    "lines of the wheel": (14671, 14646),
     "files of the wheel": (115, 115),
     "lines of the core": (1707, 1650),  # 57 more: calibrators, views, uncertainty and examples pass through it
     "rooms over their budget": (0, 0),

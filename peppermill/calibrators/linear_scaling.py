@@ -84,8 +84,9 @@ def tempered_items(log_probs: Tensor, labels: Tensor) -> tuple[float, Tensor, Te
     temperature, _ = best_temperature(log_probs, labels)
     u, labels = temper(log_probs.double(), temperature).cpu(), labels.cpu()
     possible = u.gather(1, labels[:, None])[:, 0] > -math.inf
+    u, labels = u[possible], labels[possible]
     absent = labels.bincount(minlength=u.shape[1]) == 0
-    return temperature, u[possible].masked_fill(absent, -math.inf).log_softmax(dim=1), labels[possible]
+    return temperature, u.masked_fill(absent, -math.inf).log_softmax(dim=1), labels
 
 
 def choose_path(u: Tensor, labels: Tensor, penalties: Sequence[Tensor]) -> Sequence[Tensor]:
