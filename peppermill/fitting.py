@@ -102,11 +102,15 @@ def fit(
             from peppermill.tuning.member_pool import tune_pool  # and no pool
 
             request, found = tune_pool(request, found, pool)
-        fitted: list[Calibrator] = [Temperature(e.temperature) for e in (found.best, found.baseline)]
-        if calibrator and (calibrator != "temperature" or request.views):  # else the search has found the T of both
-            passes = [run_members(request, found.best.sigma), run_members(replace(request, views=()), 0.0)]
-            fitted = [fit_calibrator_on(calibrator, one.averaged, one.labels, pep.likelihood) for one in passes]
-            found = replace(found, passes=(found.passes or 0.0) + size + 1)
-    rival = fitted[1] if calibrator else None
+        fitted: Calibrator = Temperature(found.best.temperature)
+        rival: Calibrator | None = Temperature(found.baseline.temperature) if calibrator else None
+        if calibrator not in (None, "temperature"):
+            members = run_members(request, found.best.sigma)
+            fitted = fit_calibrator_on(calibrator, members.averaged, members.labels, pep.likelihood)
+            found = replace(found, passes=(found.passes or 0.0) + size)
+        if calibrator and (calibrator != "temperature" or request.views):  # else the search has the network's T
+            alone = run_members(replace(request, views=()), 0.0)
+            rival = fit_calibrator_on(calibrator, alone.averaged, alone.labels, pep.likelihood)
+            found = replace(found, passes=(found.passes or 0.0) + 1)
     noise = request.perturbation.noise
-    return pep.with_recipe(sigma=found.best.sigma, noise=noise, calibrator=fitted[0], search=found, one_pass=rival)
+    return pep.with_recipe(sigma=found.best.sigma, noise=noise, calibrator=fitted, search=found, one_pass=rival)

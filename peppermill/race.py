@@ -160,7 +160,8 @@ class _Course:
         likelihood, classes = pep.likelihood, judged.shape[1]
         self.examples = found.examples.cpu()
         if not self.entries and likelihood.name == "categorical":
-            warn_about_absent_classes(found.labels, classes, "the race cannot judge how they are predicted.")
+            then = "the race cannot judge them, and vector and matrix scaling leave them to the temperature."
+            warn_about_absent_classes(found.labels, classes, then)
         if calibrators is None:
             alone = [e for e in self.entries if e.pep.passes == 1]
             usual = max((e.value for e in alone if e.calibrator == "temperature"), default=-math.inf)

@@ -82,7 +82,7 @@ CORE = [
 BUDGET = {
     # The plan has 2,050 in 14: the race, uncertainty, calibrators and views in pep.json, predict_proba of any data.
     # And the rival of members with views, classes without items, what a race cannot do with its arguments.
-    "top level": (2689, 17),
+    "top level": (2694, 17),
     "tuning": (1084, 8),  # the plan has 750 in 7: noise by layer (faster where memory allows), a pool, old keywords
     # The plan has 300: L-BFGS in units of standard errors, in chunks that stay in the cache; classes without items.
     "calibrators": (442, 3),
@@ -105,7 +105,7 @@ BUDGET = {
     "sources": (1838, 15),
     "report": (1263, 8),
     "integrations": (392, 4),  # 61 more: actors of Ray
-    "cli": (1305, 12),  # below the plan: related commands share a file
+    "cli": (1307, 12),  # below the plan: related commands share a file
     "demo": (81, 1),
     # The plan has 340: calls of a network, Keras' door, tables of results, versions in files, digests of all kinds.
     # And from the core: what a batch must hold (17 lines), and which networks can be perturbed (16).
@@ -528,9 +528,9 @@ def opened_by_table2() -> set[str]:
 LIMITS = {
     # The plan has 12,500 lines, and 2,150 for what came since: nothing wrong or lost 250, the race 900, uncertainty
     # 450, predictions in parts 550. The stub with the public names, `__init__.pyi`, counts too.
-    "lines of the wheel": (14671, 14646),
+    "lines of the wheel": (14678, 14646),
     "files of the wheel": (115, 115),
-    "lines of the core": (1707, 1650),  # 57 more: calibrators, views, uncertainty and examples pass through it
+    "lines of the core": (1711, 1650),  # 61 more: calibrators, views, uncertainty and examples pass through it
     "rooms over their budget": (0, 0),
     "imports that point down": (0, 0),
     "without a place in the reading order": (0, 0),
@@ -551,7 +551,7 @@ LIMITS = {
     "code from text": (0, 0),
     "loaded too early": (0, 0),
     "modules of fit": (26, 20),
-    "lines of fit": (3672, 2400),
+    "lines of fit": (3676, 2400),
     "modules of a prediction": (8, 8),
     "lines of a prediction": (1356, 1000),
     "modules of Table 2 in experiments": (9, 9),  # with the files of the library that it runs, about 48

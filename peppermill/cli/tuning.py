@@ -13,6 +13,7 @@ import typer
 import peppermill as pm
 from peppermill.cli import options, which_items
 from peppermill.cli.console import say
+from peppermill.data import Batches
 from peppermill.distributed.group import rank
 from peppermill.engines import engine_named
 from peppermill.tuning import SEARCHES, search_named
@@ -87,9 +88,10 @@ def tune(
     asked["engine"] = engine_named(tuning.engine, tuning.precision)
     asked["views"] = options.names(tuning.views)
     pep = function(source.model, labelled, **asked).with_split(split)
-    if pep.sigma and pep.one_pass is None and pep.likelihood.name != "gaussian":  # for `evaluate` to show beside it
-        alone = pep.with_recipe(sigma=0.0, size=1, views=())
-        pep = pep.with_recipe(one_pass=pm.fit_temperature(alone, labelled).calibrator)
+    if pep.sigma and function is pm.fit and pep.one_pass is None and pep.likelihood.name != "gaussian":
+        alone = pep.with_recipe(sigma=0.0, size=1, views=())  # for `evaluate` to show beside the members
+        again = Batches(labelled, source.model, batch_size=tuning.batch_size)
+        pep = pep.with_recipe(one_pass=pm.fit_temperature(alone, again).calibrator)
     if rank() == 0:
         pep.save(tuning.out)
     return pep

@@ -275,6 +275,13 @@ def test_with_a_search_of_ones_own_one_pass_still_wins_unless_members_pay(overfi
     assert (found.sigma, found.temperature) == (expected.sigma, expected.temperature)
 
 
+@pytest.mark.parametrize("size", [0, 2.5])
+def test_a_wrong_size_is_refused_by_its_own_name(mlp, size):
+    inputs, labels = networks.items(30)
+    with pytest.raises(ValueError, match=f"`size={size}` must be a whole number of members"):
+        pm.PepClassifier(mlp, size=size, classes=range(3)).fit(inputs.numpy(), labels.numpy())
+
+
 # As a part of scikit-learn
 
 

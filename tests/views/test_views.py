@@ -167,6 +167,7 @@ def test_the_rival_of_members_with_views_is_the_network_without_them(cnn):
     alone = pm.fit_temperature(cnn, data)
     assert (pep.one_pass.passes, pep.one_pass.temperature) == (1, pytest.approx(alone.temperature, rel=1e-6))
     torch.testing.assert_close(pep.one_pass(data[0]), alone(data[0]))
+    assert pep.search.passes == 2 * len(pep.search.evaluations) + 1  # two views, or two members; then the network alone
 
 
 @pytest.mark.filterwarnings("ignore::peppermill.PepWarning")
