@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from importlib.util import find_spec
@@ -35,6 +35,7 @@ from experiments.table2.work import Work
 KIND = "peppermill race"
 PAGE = Path("docs/race.md")
 MIRROR = "horizontal_flip"
+VIEWS = "mirror image, T"
 USUAL = "temperature scaling"  # what every method is compared with, on the same splits
 
 
@@ -47,7 +48,7 @@ class Settings(Machine):
     splits: int = 10  # random halves of the images; for a row of Table 2, networks from other seeds
     noise_seeds: int = 5  # for the first split; every other one has a seed of its own
     passes: int = 10
-    methods: str = "all"  # base; additions, each to PEP alone, into a file of their own; all
+    methods: str = "all"  # base; all; or into a file of their own: additions, each to PEP alone; views without noise
     images: int | None = None  # only the first images
     imagenet: Path | None = None  # the folder of the validation images
     labels: Path | None = None  # their classes, if the folder is flat
@@ -71,7 +72,7 @@ class Case:
     tuning: tuple[Tensor, Tensor]
     test: tuple[Tensor, Tensor]
     items: Tensor
-    mirrored: bool  # whether mirror images mean the same
+    mirrored: bool  # whether the network was trained with mirror images, too
     options: dict[str, Any]  # of `pm.fit`, that do not change its numbers
 
 
@@ -81,7 +82,7 @@ METHODS: dict[str, tuple[bool, Callable[[Case, int, int], Any]]] = {
     USUAL: (False, lambda case, seed, passes: pm.fit_temperature(case.model, case.tuning)),
     "vector scaling": (False, lambda case, seed, passes: pm.fit_calibrator(case.model, case.tuning, "vector")),
     "matrix scaling": (False, lambda case, seed, passes: matrix_scaling(case)),
-    "mirror image, T": (False, lambda case, seed, passes: mirrored(case)),
+    VIEWS: (False, lambda case, seed, passes: mirrored(case)),
     "PEP": (True, lambda case, seed, passes: members(case, seed, passes).without_temperature()),
     "PEP, T": (True, lambda case, seed, passes: members(case, seed, passes)),
     "PEP by layer, T": (True, lambda case, seed, passes: members(case, seed, passes, "layer")),
@@ -139,12 +140,12 @@ def chosen(case: Case, seed: int, passes: int) -> Any:
 
 
 def mirrored(case: Case) -> Any:
-    """The network on the picture and on its mirror image, with T; None where that makes no sense."""
-    return pm.fit_temperature(pm.TestTimeAugmentation(case.model, MIRROR), case.tuning) if case.mirrored else None
+    """The network on the picture and on its mirror image, with T."""
+    return pm.fit_temperature(pm.TestTimeAugmentation(case.model, MIRROR), case.tuning)
 
 
 def twins(case: Case, seed: int, passes: int) -> Any:
-    """Members of which every second one sees the mirror image; None where that makes no sense."""
+    """Members of which every second one sees the mirror image; None if the network knows no mirror images."""
     options = {"size": passes, "noise": pm.Noise(seed=seed), "views": MIRROR, "temperature": True} | case.options
     return pm.fit(case.model, case.tuning, **options) if case.mirrored else None
 
@@ -213,7 +214,7 @@ def race(case: Case, seed: int, passes: int) -> Any:
 
 
 BASE = (
-    *("network", USUAL, "vector scaling", "matrix scaling", "mirror image, T"),
+    *("network", USUAL, "vector scaling", "matrix scaling", VIEWS),
     *("PEP, T", "PEP and mirror image, T", "race"),
 )
 ADDITIONS = tuple(title for title in METHODS if title not in BASE)  # they cost most of the time
@@ -223,6 +224,7 @@ SHOWN = (USUAL, "vector scaling", "PEP, T", "PEP by layer, vector", "race")
 STAGES: dict[str, dict[str, tuple[str, ...]]] = {
     "base": {"": BASE},
     "additions": {"-usual": (USUAL,), "-additions": ADDITIONS},
+    "views": {"-views": (USUAL, VIEWS)},
     "all": {"": BASE, "-additions": ADDITIONS},
 }
 
@@ -252,8 +254,8 @@ def main(settings: Settings) -> dict[str, Any]:
                 settings.say(f"{name}, split {split + 1}, noise {seed + 1}: {shown}{choice}")
         if settings.only:
             continue
-        file, content = "additions", {"network": name, "methods": rows_of(each)}
-        if settings.methods != "additions":
+        file, content = settings.methods, {"network": name, "methods": rows_of(each)}
+        if settings.methods in ("base", "all"):
             file, content = "race", content | races_of(each, content["methods"])
         content |= {"seconds": time.monotonic() - began, "device": settings.device}
         content |= {"settings": settings.identity(), "data": digest}
@@ -383,9 +385,9 @@ def paired(each: list[dict[str, Any]], other: str) -> dict[str, float]:
 def write_page(folder: Path) -> dict[str, Any]:
     """docs/race.md from all results in the folder."""
     contents = {path.stem: read_result(path, KIND) for path in sorted(folder.glob("*.json"))}
-    found, more = (
+    found, *more = (
         {content["network"]: content for name, content in contents.items() if content and name.startswith(file)}
-        for file in ("race-", "additions-")
+        for file in ("race-", "additions-", "views-")
     )
     PAGE.write_text(page(found, more), encoding="utf-8")
     return found
@@ -393,12 +395,12 @@ def write_page(folder: Path) -> dict[str, Any]:
 
 def _mirror_is_enough(rows: dict[str, Any]) -> bool:
     """Whether two views without noise are better than what the race chooses, for fewer passes."""
-    mirror, race = rows.get("mirror image, T"), rows["race"]
+    mirror, race = rows.get(VIEWS), rows["race"]
     return mirror is not None and mirror["nll"] < race["nll"] and mirror["passes"] < race["passes"]
 
 
-def page(found: dict[str, dict[str, Any]], more: dict[str, dict[str, Any]] | None = None) -> str:
-    """The page: a table for each network, and what holds; `more` has the additions that ran by themselves."""
+def page(found: dict[str, dict[str, Any]], more: Sequence[dict[str, dict[str, Any]]] = ()) -> str:
+    """The page: a table for each network, and what holds; `more` has the methods that ran by themselves."""
     lines = [
         "# The race: what do the passes buy?",
         "",
@@ -437,9 +439,12 @@ def page(found: dict[str, dict[str, Any]], more: dict[str, dict[str, Any]] | Non
     ]
     for name, content in found.items():
         rows, best, cells = content["methods"], content["best one pass"], []
-        for title in ("network", USUAL, best, "mirror image, T"):
+        for title in ("network", USUAL, best, VIEWS):
             clear = adjusted.get((name, f"race - {title}"), 1.0) < 0.05
             cells.append(f"{rows[title]['nll']:.4f}{'*' * clear}" if title in rows else "")
+        apart = [one[name]["methods"] for one in more if name in one]
+        if VIEWS not in rows and (measured := [methods[VIEWS] for methods in apart if VIEWS in methods]):
+            cells[-1] = f"{measured[0]['from T']:+.4f} from T"  # the networks may be others
         cells[2] += f" ({best.split()[0]})"
         race = f"**{rows['race']['nll']:.4f}** ({rows['race']['passes']:.1f})"
         lines.append(f"| {title_of(name)} | {' | '.join(cells)} | {race} |")
@@ -450,12 +455,12 @@ def page(found: dict[str, dict[str, Any]], more: dict[str, dict[str, Any]] | Non
             "Two views with T alone have a lower NLL than the race's choice, and need fewer passes, on "
             f"{'; '.join(regrets)}: one standard error on the tuning images may not show that noise adds nothing.",
         ]
-    alone = {name for every in (found, more or {}) for name, c in every.items() if c["methods"].keys() & {*ADDITIONS}}
+    alone = {name for every in (found, *more) for name, c in every.items() if c["methods"].keys() & {*ADDITIONS}}
     without = "; ".join(title_of(name) for name in sorted(found.keys() - alone))
     if without:
         lines += ["", f"The additions to PEP have not been measured separately on {without}."]
     for name, content in found.items():
-        asked, extra = content["settings"], (more or {}).get(name)
+        asked = content["settings"]
         lines += [
             "",
             f"## {title_of(name)}",
@@ -463,7 +468,7 @@ def page(found: dict[str, dict[str, Any]], more: dict[str, dict[str, Any]] | Non
             "| method | passes | NLL | from T | splits | seeds | ECE % | error % |",
             "|---|---|---|---|---|---|---|---|",
         ]
-        sources = [one for one in (content, extra) if one]
+        sources = [content, *(one[name] for one in more if name in one)]
         first = {title: one for one in reversed(sources) for title in one["methods"]}
         for title, source in ((title, first[title]) for title in METHODS if title in first):
             row = source["methods"][title]

@@ -53,7 +53,7 @@ def test_seeds_splits_and_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert found["methods"]["temperature scaling"]["passes"] == 1
     assert found["methods"]["temperature scaling"]["over seeds"] == 0 <= found["methods"]["PEP, T"]["over seeds"]
     page = (tmp_path / "race.md").read_text()
-    assert found["methods"].keys() == {name for name in race.BASE if "mirror" not in name}
+    assert found["methods"].keys() == set(race.BASE) - {"PEP and mirror image, T"}  # not trained with mirror images
     assert all(f"| {name} |" in page for name in found["methods"])
     assert "Splits of 200 images: 2; seeds of the noise on the first one: 2." in page
     kept = json.loads(stage.read_text())["content"]
@@ -103,6 +103,8 @@ def test_the_page_has_one_row_for_each_network_and_stars_where_the_race_differs(
     dear = content["methods"]["race"] | {"passes": 4}
     cheap = content | {"methods": content["methods"] | {"mirror image, T": mirror, "race": dear}}
     assert "need fewer passes, on MNIST (MLP) (Table 2): one standard error" in race.page({"mnist-mlp": cheap})
+    apart = [{}, {"mnist-mlp": content | {"methods": {"mirror image, T": mirror | {"from T": 0.25}}}}]
+    assert "| 0.3000 (vector) | +0.2500 from T | **0.3100**" in race.page({"mnist-mlp": content}, apart)
     equal = cheap | {"methods": cheap["methods"] | {"mirror image, T": mirror | {"passes": 4}}}
     assert "Two views" not in race.page({"mnist-mlp": equal})
 
@@ -132,6 +134,12 @@ def test_additions_that_run_by_themselves_join_the_page_with_the_difference_on_t
         f"| temperature scaling | 1 | {base['methods']['temperature scaling']['nll']:.4f} |" in page
     )  # of both splits
     assert page.count("- Made by `") == 2
+    race.main(replace(shared, splits=1, methods="views"))
+    views, page = read_result(tmp_path / "views-demo.json", race.KIND), (tmp_path / "race.md").read_text()
+    assert views is not None
+    assert views["methods"].keys() == {"temperature scaling", "mirror image, T"}
+    assert views["methods"]["mirror image, T"]["from T"] > 0.05  # the demo's network knows no mirrored clothes
+    assert page.count("- Made by `") == 3
     assert "measured separately" not in page
     every = race.main(replace(shared, methods="all", splits=1))["demo"]["methods"]
     assert every.keys() == base["methods"].keys() | additions["methods"].keys()
@@ -139,5 +147,5 @@ def test_additions_that_run_by_themselves_join_the_page_with_the_difference_on_t
 
 
 def test_unknown_methods_are_refused() -> None:
-    with pytest.raises(ValueError, match="`methods='addition'` must be one of base, additions, all"):
+    with pytest.raises(ValueError, match="`methods='addition'` must be one of base, additions, views, all"):
         race.Settings(methods="addition")
