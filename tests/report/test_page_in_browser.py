@@ -235,7 +235,7 @@ def test_the_race_shows_every_candidate_the_front_and_the_choice(opened, content
     rest = [candidate for candidate in candidates if candidate["verdict"] != "chosen"]
     assert others == [[c["passes"] for c in rest], [min(c["nll"], high) for c in rest]]
     texts = plot.locator(".annotation-text").all_text_contents()
-    assert texts == ["6 members, matrix scaling", "2 members", f"{HOSTILE}: 2.500"]
+    assert texts == ["temperature scaling", "6 members, matrix scaling", "2 members", f"{HOSTILE}: 2.500"]
     assert "4 candidates raced on 400 validation items" in " ".join(opened.texts("section .lede"))
 
 

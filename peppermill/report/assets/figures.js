@@ -228,10 +228,12 @@ const Figures = (() => {
       type: "scatter", mode: "markers", x: picked.map((k) => data.passes[k]), y: picked.map((k) => Math.min(data.nll[k], high)),
       customdata: picked.map((k) => hover[k]), hovertemplate: "%{customdata}<extra></extra>", cliponaxis: false, ...more });
     const all = data.name.map((_, k) => k), chosen = all.filter((k) => data.verdict[k] === "chosen"), others = all.filter((k) => !chosen.includes(k));
-    const last = Math.max(...data.passes), best = data.nll.indexOf(low);
-    const label = (k, y, words, below) => ({
-      ...mark(Math.log10(data.passes[k]), y, words, k === chosen[0] ? c.ensemble : c.soft, data.passes[k] > Math.sqrt(last) ? "right" : "left"),
-      yanchor: below ? "top" : "bottom", yshift: below ? -8 : 8 });
+    const last = Math.max(...data.passes), best = data.nll.indexOf(low), single = data.nll.indexOf(front[0]);
+    const label = (k, y, words) => {
+      const left = data.passes[k] > Math.sqrt(last), below = !chosen.includes(k); // the choice's own is above, beside the front's step
+      return { ...mark(Math.log10(data.passes[k]), y, words, below ? c.soft : c.ensemble, left ? "right" : "left"),
+        yanchor: below ? "top" : "bottom", yshift: below ? -8 : 8, xshift: left && !below ? -12 : 0 };
+    };
     return {
       data: [
         { type: "scatter", mode: "lines", x: passes, y: front, line: { color: c.ensemble, width: 2.5, shape: "hv" }, hoverinfo: "skip" },
@@ -243,7 +245,7 @@ const Figures = (() => {
         xaxis: axis(c, { title: { text: "forward passes" }, type: "log", tickvals: passes, range: [-0.06, Math.log10(last) + 0.06] }),
         yaxis: axis(c, { title: { text: "log-loss, NLL" }, range: [low - 0.2 * span, high], automargin: true, tickformat: ".3f" }),
         annotations: [
-          ...[...new Set([best, ...chosen])].map((k) => label(k, data.nll[k], text(data.name[k]), k === best)),
+          ...[...new Set([single, best, ...chosen])].map((k) => label(k, data.nll[k], text(data.name[k]))),
           ...others.filter((k) => data.nll[k] > high).map((k) => ({ ...label(k, high, `${text(data.name[k])}: ${data.nll[k].toFixed(3)}`), yanchor: "middle", xshift: 10, yshift: 0 })),
         ],
       }),
