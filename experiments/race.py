@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from importlib.util import find_spec
@@ -24,19 +24,15 @@ from torch.nn.functional import nll_loss
 from torch.utils.data import DataLoader, TensorDataset
 
 import peppermill as pm
-from experiments.page.markdown import holm, p_text, title_of
-from experiments.resume import Stages, fingerprint, plain, read_result, write_result
+from experiments.page.race_page import KIND, USUAL, VIEWS, write_page
+from experiments.resume import Stages, fingerprint, plain, write_result
 from experiments.settings import Machine, arithmetic
 from experiments.settings import Settings as Table2Settings
 from experiments.table1 import prepared_images, row_pictures, weights_of
 from experiments.table1.imagenet_networks import NETWORKS
 from experiments.table2.work import Work
 
-KIND = "peppermill race"
-PAGE = Path("docs/race.md")
 MIRROR = "horizontal_flip"
-VIEWS = "mirror image, T"
-USUAL = "temperature scaling"  # what every method is compared with, on the same splits
 
 
 @dataclass(frozen=True)
@@ -260,7 +256,7 @@ def main(settings: Settings) -> dict[str, Any]:
         content |= {"seconds": time.monotonic() - began, "device": settings.device}
         content |= {"settings": settings.identity(), "data": digest}
         write_result(settings.out / f"{file}-{name}.json", KIND, content, seed=0)
-    return {} if settings.only else write_page(settings.out)
+    return {} if settings.only else write_page(settings.out, tuple(METHODS), ADDITIONS)
 
 
 def options_of(settings: Settings, pixels: int = 0) -> dict[str, Any]:
@@ -380,126 +376,3 @@ def paired(each: list[dict[str, Any]], other: str) -> dict[str, float]:
         return {"mean": 0.0, "error": 0.0, "p": 1.0}
     test = stats.ttest_1samp(means, 0.0)
     return {"mean": float(means.mean()), "error": float(stats.sem(means)), "p": float(test.pvalue)}
-
-
-def write_page(folder: Path) -> dict[str, Any]:
-    """docs/race.md from all results in the folder."""
-    contents = {path.stem: read_result(path, KIND) for path in sorted(folder.glob("*.json"))}
-    found, *more = (
-        {content["network"]: content for name, content in contents.items() if content and name.startswith(file)}
-        for file in ("race-", "additions-", "views-")
-    )
-    PAGE.write_text(page(found, more), encoding="utf-8")
-    return found
-
-
-def _mirror_is_enough(rows: dict[str, Any]) -> bool:
-    """Whether two views without noise are better than what the race chooses, for fewer passes."""
-    mirror, race = rows.get(VIEWS), rows["race"]
-    return mirror is not None and mirror["nll"] < race["nll"] and mirror["passes"] < race["passes"]
-
-
-def page(found: dict[str, dict[str, Any]], more: Sequence[dict[str, dict[str, Any]]] = ()) -> str:
-    """The page: a table for each network, and what holds; `more` has the methods that ran by themselves."""
-    lines = [
-        "# The race: what do the passes buy?",
-        "",
-        "Which method gives the best probabilities, and do its forward passes pay? Test NLL, mean over random splits",
-        "of the images (for networks of Table 2: over trained networks). *From T* is the difference from temperature",
-        "scaling on the same splits: use it to compare methods that ran on fewer splits, as their rows say.",
-        "*Splits* is the standard deviation over splits, *seeds* over seeds of the noise on the first split; every",
-        "other split has a seed of its own. Other numbers of members use the noise found for ten, as in the race.",
-        "",
-        "laplace-torch is fitted on the tuning images, as the others are: with a Kronecker posterior of the last layer",
-        "and probit prediction; and with a diagonal posterior of all weights, ten networks drawn from it, and the",
-        "prior precision that is best on the tuning images (its Kronecker posterior of all weights refuses batch norm,",
-        "which every network here has). Neither was run for 1,000 classes: the gradients do not fit in memory.",
-        "`python -m experiments race` writes this page from the files in results/race.",
-    ]
-    adjusted = holm({(name, pair): test["p"] for name, c in found.items() for pair, test in c["paired"].items()})
-    for title in (USUAL, "the best one-pass calibrator"):
-        tests = [
-            test | {"p": adjusted[name, pair]}
-            for name, c in found.items()
-            for pair, test in c["paired"].items()
-            if pair == f"race - {title if title in c['methods'] else c['best one pass']}"
-        ]
-        clear = [test["mean"] < 0 for test in tests if test["p"] < 0.05]
-        lines += [
-            "",
-            f"Against {title}, the race's choice is significantly better on {sum(clear)} of {len(tests)} networks, and "
-            f"significantly worse on {len(clear) - sum(clear)}.",
-        ]
-    lines += [
-        "",
-        "The NLL of each; in brackets the passes. A star marks where the race's choice differs significantly.",
-        "",
-        "| network | network as it is | temperature scaling | best one-pass calibrator | mirror image, T | race |",
-        "|---|---|---|---|---|---|",
-    ]
-    for name, content in found.items():
-        rows, best, cells = content["methods"], content["best one pass"], []
-        for title in ("network", USUAL, best, VIEWS):
-            clear = adjusted.get((name, f"race - {title}"), 1.0) < 0.05
-            cells.append(f"{rows[title]['nll']:.4f}{'*' * clear}" if title in rows else "")
-        apart = [one[name]["methods"] for one in more if name in one]
-        if VIEWS not in rows and (measured := [methods[VIEWS] for methods in apart if VIEWS in methods]):
-            cells[-1] = f"{measured[0]['from T']:+.4f} from T"  # the networks may be others
-        cells[2] += f" ({best.split()[0]})"
-        race = f"**{rows['race']['nll']:.4f}** ({rows['race']['passes']:.1f})"
-        lines.append(f"| {title_of(name)} | {' | '.join(cells)} | {race} |")
-    regrets = [title_of(name) for name, c in found.items() if _mirror_is_enough(c["methods"])]
-    if regrets:
-        lines += [
-            "",
-            "Two views with T alone have a lower NLL than the race's choice, and need fewer passes, on "
-            f"{'; '.join(regrets)}: one standard error on the tuning images may not show that noise adds nothing.",
-        ]
-    alone = {name for every in (found, *more) for name, c in every.items() if c["methods"].keys() & {*ADDITIONS}}
-    without = "; ".join(title_of(name) for name in sorted(found.keys() - alone))
-    if without:
-        lines += ["", f"The additions to PEP have not been measured separately on {without}."]
-    for name, content in found.items():
-        asked = content["settings"]
-        lines += [
-            "",
-            f"## {title_of(name)}",
-            "",
-            "| method | passes | NLL | from T | splits | seeds | ECE % | error % |",
-            "|---|---|---|---|---|---|---|---|",
-        ]
-        sources = [content, *(one[name] for one in more if name in one)]
-        first = {title: one for one in reversed(sources) for title in one["methods"]}
-        for title, source in ((title, first[title]) for title in METHODS if title in first):
-            row = source["methods"][title]
-            known = {"over splits": row["splits"] > 1, "over seeds": source["settings"]["noise_seeds"] > 1}
-            spreads = " | ".join(f"{row[name]:.4f}" if several else "" for name, several in known.items())
-            scores = f"{100 * row['ece']:.2f} | {100 * row['error']:.2f}"
-            few = f" ({row['splits']} of {asked['splits']} splits)" if row["splits"] < asked["splits"] else ""
-            nll = f"{row['nll']:.4f} | {round(row['from T'], 4) + 0.0:+.4f}"
-            lines.append(f"| {title}{few} | {row['passes']:.3g} | {nll} | {spreads} | {scores} |")
-        choices = sorted(content["choices"].items(), key=lambda item: (-item[1], item[0]))
-        chosen = ", ".join(f"{choice} ({count} of {content['runs']})" for choice, count in choices)
-        images = f" of {asked['images']:,} images" if asked.get("images") else ""
-        lines += [
-            "",
-            f"Splits{images}: {asked['splits']}; seeds of the noise on the first one: {asked['noise_seeds']}.",
-            f"The race chose: {chosen}. It spent {content['spent']:.0f} forward passes over the tuning images.",
-        ]
-        for pair, test in content["paired"].items():
-            p = adjusted[name, pair]
-            words = (
-                "not significant"
-                if p >= 0.05
-                else "significantly better"
-                if test["mean"] < 0
-                else "significantly worse"
-            )
-            lines.append(f"- {pair}: {test['mean']:+.4f} ± {test['error']:.4f}, {p_text(p)} after Holm: {words}.")
-        share = content["estimate within two standard errors"]
-        lines.append(
-            f"- Its own estimate was within two standard errors of the test result in {100 * share:.0f} % of the runs."
-        )
-        for made in (one["provenance"] for one in sources):
-            lines.append(f"- Made by `{made['command']}` at {made.get('commit', 'an unknown commit')}.")
-    return "\n".join(lines) + "\n"

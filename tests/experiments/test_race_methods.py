@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from experiments import race
+from experiments.page import race_page
 from experiments.resume import read_result
 
 pytestmark = [
@@ -20,9 +21,13 @@ pytestmark = [
 LAPLACE = {"laplace-torch, last layer", "laplace-torch, all weights"}
 
 
+def page_of(content, apart=()):
+    return race_page.page_of({"mnist-mlp": content}, apart, tuple(race.METHODS), race.ADDITIONS)
+
+
 def test_seeds_splits_and_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first split runs with every seed, the second with its own; T is tuned once a split; the page has each row."""
-    monkeypatch.setattr(race, "PAGE", tmp_path / "race.md")
+    monkeypatch.setattr(race_page, "PAGE", tmp_path / "race.md")
     said: list[str] = []
     settings = race.Settings(
         out=tmp_path,
@@ -47,7 +52,7 @@ def test_seeds_splits_and_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         "demo, split 1, noise 2",
         "demo, split 2, noise 2",
     ]
-    found = read_result(tmp_path / "race-demo.json", race.KIND)
+    found = read_result(tmp_path / "race-demo.json", race_page.KIND)
     assert found is not None
     assert found["runs"] == 3
     assert found["methods"]["temperature scaling"]["passes"] == 1
@@ -94,7 +99,7 @@ def test_the_page_has_one_row_for_each_network_and_stars_where_the_race_differs(
         "settings": {"splits": 5, "noise_seeds": 1},
         "provenance": {"command": "race", "commit": "abc"},
     }
-    text = race.page({"mnist-mlp": content})
+    text = page_of(content)
     assert "| MNIST (MLP) (Table 2) | 0.5000 | 0.4000* | 0.3000 (vector) |  | **0.3100** (2.0) |" in text
     assert "The race chose: one (4 of 5), two (1 of 5)." in text
     assert "Two views" not in text
@@ -102,23 +107,23 @@ def test_the_page_has_one_row_for_each_network_and_stars_where_the_race_differs(
     mirror = {"nll": 0.30, "passes": 2, **scores}
     dear = content["methods"]["race"] | {"passes": 4}
     cheap = content | {"methods": content["methods"] | {"mirror image, T": mirror, "race": dear}}
-    assert "need fewer passes, on MNIST (MLP) (Table 2): one standard error" in race.page({"mnist-mlp": cheap})
+    assert "need fewer passes, on MNIST (MLP) (Table 2): one standard error" in page_of(cheap)
     apart = [{}, {"mnist-mlp": content | {"methods": {"mirror image, T": mirror | {"from T": 0.25}}}}]
-    assert "| 0.3000 (vector) | +0.2500 from T | **0.3100**" in race.page({"mnist-mlp": content}, apart)
+    assert "| 0.3000 (vector) | +0.2500 from T | **0.3100**" in page_of(content, apart)
     equal = cheap | {"methods": cheap["methods"] | {"mirror image, T": mirror | {"passes": 4}}}
-    assert "Two views" not in race.page({"mnist-mlp": equal})
+    assert "Two views" not in page_of(equal)
 
 
 def test_additions_that_run_by_themselves_join_the_page_with_the_difference_on_their_own_splits(tmp_path, monkeypatch):
     """Means of different splits cannot be compared, so each row has its difference from T on its own splits."""
-    monkeypatch.setattr(race, "PAGE", tmp_path / "race.md")
+    monkeypatch.setattr(race_page, "PAGE", tmp_path / "race.md")
     places = {"out": tmp_path, "checkpoints": tmp_path, "say": lambda text: None}
     shared = race.Settings(splits=2, noise_seeds=1, images=200, passes=2, methods="base", **places)
     race.main(shared)
     race.main(replace(shared, splits=1, methods="additions"))
     stages = {path.stem: json.loads(path.read_text())["content"] for path in (tmp_path / "race").iterdir()}
     assert stages.keys() == {"demo-0-0", "demo-1-1", "demo-0-0-usual", "demo-0-0-additions"}
-    base, additions = (read_result(tmp_path / f"{file}-demo.json", race.KIND) for file in ("race", "additions"))
+    base, additions = (read_result(tmp_path / f"{file}-demo.json", race_page.KIND) for file in ("race", "additions"))
     assert base is not None
     assert additions is not None
     one_split, usual = additions["methods"]["PEP by layer, vector, m = 4"], stages["demo-0-0"]["temperature scaling"]
@@ -135,7 +140,7 @@ def test_additions_that_run_by_themselves_join_the_page_with_the_difference_on_t
     )  # of both splits
     assert page.count("- Made by `") == 2
     race.main(replace(shared, splits=1, methods="views"))
-    views, page = read_result(tmp_path / "views-demo.json", race.KIND), (tmp_path / "race.md").read_text()
+    views, page = read_result(tmp_path / "views-demo.json", race_page.KIND), (tmp_path / "race.md").read_text()
     assert views is not None
     assert views["methods"].keys() == {"temperature scaling", "mirror image, T"}
     assert views["methods"]["mirror image, T"]["from T"] > 0.05  # the demo's network knows no mirrored clothes
