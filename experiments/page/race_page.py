@@ -54,7 +54,9 @@ def page_of(
     if regrets:
         parts.append(
             "Two views with T alone have a lower NLL than the race's choice, and need fewer passes, on "
-            f"{'; '.join(regrets)}: one standard error on the tuning images may not show that noise adds nothing."
+            f"{'; '.join(regrets)}: one standard error on the tuning images may not show that noise adds nothing. "
+            "Tuning and test images are parts of one set: what looks better by chance on one part looks worse on the "
+            "other."
         )
     measured = {name for name, every in sources.items() for one in every if one["methods"].keys() & {*additions}}
     if without := "; ".join(title_of(name) for name in sorted(found.keys() - measured)):
