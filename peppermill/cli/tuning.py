@@ -11,6 +11,7 @@ from typing import Annotated, Any, cast
 import typer
 
 import peppermill as pm
+from peppermill.calibrators import CALIBRATORS
 from peppermill.cli import options, which_items
 from peppermill.cli.console import say
 from peppermill.data import Batches
@@ -26,7 +27,12 @@ def fit_command(
     data: options.Data,
     tuning: options.Tuning,
     temperature: Annotated[bool, typer.Option("--temperature", help="Tune a temperature together with sigma.")] = False,
+    calibrator: Annotated[
+        str | None, typer.Option(help=f"Fitted after averaging: {options.listed(CALIBRATORS)}.")
+    ] = None,
+    scale: Annotated[str | None, typer.Option(help="Find a sigma for every layer or for every filter.")] = None,
     size: options.Size = 10,
+    pool: Annotated[int | None, typer.Option(help="Draw this many members and keep the best.")] = None,
     antithetic: options.Antithetic = True,
     lower: Annotated[float | None, typer.Option(help="Search sigma from here.")] = None,
     upper: Annotated[float | None, typer.Option(help="Search sigma up to here; by default, automatic.")] = None,
@@ -40,14 +46,15 @@ def fit_command(
         return
     count, passes = pep.search.items, pep.search.passes or 0.0
     nll = -pep.search.baseline.log_likelihood / count
-    with_temperature = f", T = {pep.temperature:.4g}" if temperature else ""
+    with_temperature = f", T = {pep.temperature:.4g}" if pep.search.joint else ""
     drawn = f" drawn from {pep.recipe.split.items:,}" if pep.recipe.split else ""
     say(
         f"sigma = {pep.sigma:.4g}{with_temperature}, found with {len(pep.search.evaluations)} values of sigma on "
         f"{count:,} items{drawn} and {passes:.1f} forward passes ({passes / size:.1f} of all {size} members)"
     )
-    say(f"validation NLL {nll:.4f} -> {nll - pep.search.gain:.4f}")
-    if temperature and network.model.startswith("hf:"):
+    after = f", before {calibrator} scaling" if calibrator not in (None, "temperature") else ""
+    say(f"validation NLL {nll:.4f} -> {nll - pep.search.gain:.4f}{after}")
+    if pep.search.joint and network.model.startswith("hf:"):
         alone = json.dumps({"logit_sigma": float(f"{pep.search.baseline.temperature:.4g}")})
         say(f"vLLM serves the network without noise; its own temperature is: --pooler-config '{alone}'")
     say_next(pep, network, data, tuning.out)

@@ -47,6 +47,14 @@ def test_a_temperature_is_tuned_and_saved(done, network, data):
     assert f", T = {expected.temperature:.4g}, found with" in written
 
 
+def test_another_calibrator_is_fitted_and_saved(done, network, data):
+    written = done(*ARGUMENTS, "--size", 2, "--calibrator", "vector")
+    expected, loaded = pm.fit(network, data("validation"), size=2, calibrator="vector"), pm.load("pep.json", network)
+    assert loaded.calibrator.arrays()["bias"].tolist() == expected.calibrator.arrays()["bias"].tolist()
+    before = expected.search.best.tempered_log_likelihood / -300
+    assert f"-> {before:.4f}, before vector scaling" in written
+
+
 @pytest.mark.filterwarnings("ignore::peppermill.PepWarning")
 @pytest.mark.parametrize(
     ("options", "keywords"),
@@ -57,6 +65,8 @@ def test_a_temperature_is_tuned_and_saved(done, network, data):
         (("--independent",), {"noise": pm.Noise(antithetic=False)}),
         (("--lower", "0.01", "--upper", "2", "--iterations", "3"), {"search": pm.Golden(3, 0.01, 2.0)}),
         (("--search", "golden"), {"search": "golden"}),
+        (("--scale", "layer", "--temperature"), {"scale": "layer", "temperature": True}),
+        (("--pool", "6"), {"pool": 6}),
         (("--batch-size", "7"), {"batch_size": 7}),
         (("--engine", "vmap"), {"engine": "vmap"}),
         (("--precision", "bfloat16"), {"engine": "auto:bfloat16"}),
@@ -89,6 +99,19 @@ def test_views_are_given_by_name_and_saved(done, folder, given):
     names = ["horizontal_flip", "vertical_flip"]
     expected = pm.fit(model, (torch.from_numpy(inputs), torch.from_numpy(labels)), size=3, views=names)
     assert content["sigma"] == expected.sigma
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        (("--calibrator", "platt"), "`calibrator='platt'` is unknown: choose one of temperature, vector, matrix."),
+        (("--scale", "array"), "`scale='array'` is unknown"),
+        (("--pool", 10), "`pool=10` must be a whole number above `size=10`."),
+    ],
+)
+def test_a_wrong_setting_of_the_ensemble_is_one_line(peppermill, option, message):
+    found = peppermill(*ARGUMENTS, *option)
+    assert (found.exit_code, message in found.stderr, "Traceback" in found.stderr) == (2, True, False)
 
 
 @pytest.mark.parametrize(
