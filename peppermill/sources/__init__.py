@@ -90,7 +90,7 @@ def data_from(
 
     Without labels, they are inputs alone: an array, a dict of arrays, or items without labels.
     """
-    row, rest = _row(f"npz:{text}" if text.endswith(".npz") and Path(text).is_file() else text, "data")
+    row, rest = _row(f"npz:{text}" if text.endswith(".npz") and ":" not in text[2:] else text, "data")  # C:/data.npz
     return row.read(rest, prepare, class_names, needs_labels)
 
 

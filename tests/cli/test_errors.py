@@ -76,7 +76,7 @@ def test_data_that_do_not_fit(validation, refused, change, match):
         ("npz:nowhere.npz", "there is no file nowhere.npz: save one with `np.savez(path, x=inputs, y=labels)`."),
         ("npz:my_models.py", "my_models.py is not an npz file, or is truncated"),
         ("npz:resnet.safetensors", "resnet.safetensors is not an npz file, or is truncated"),
-        ("absent.npz", "DATA 'absent.npz' must begin with one of npz:, imagefolder:"),
+        ("absent.npz", "there is no file absent.npz"),
         (".", "Did you mean `imagefolder:.`?"),
         ("csv:validation.csv", "DATA 'csv:validation.csv' must begin with one of"),
         ("python:my_models:nowhere", "my_models has no function 'nowhere'; it has"),

@@ -39,7 +39,7 @@ def test_a_model_of_no_known_scheme_is_told_which_there_are(text):
         source_from(text)
 
 
-@pytest.mark.parametrize("text", ["validation.npz", "csv:validation.csv", "npz:", ""])
+@pytest.mark.parametrize("text", ["other:validation.npz", "csv:validation.csv", "npz:", ""])
 def test_data_of_no_known_scheme_are_told_which_there_are(text):
     with pytest.raises(ValueError, match=r"DATA '.*' must begin with one of .*npz:.* as in `npz:file\.npz`"):
         data_from(text)
