@@ -116,7 +116,7 @@ def load(name: str) -> Any:
         hints |= get_type_hints(group, include_extras=True) if group else {}
         options = signature(group).parameters.values() if group else [parameter]
         parameters += [one.replace(kind=Parameter.KEYWORD_ONLY, annotation=hints[one.name]) for one in options]
-    run.__doc__ = command.__doc__
+    run.__doc__ = "\n\n".join(" ".join(part.split()) for part in (command.__doc__ or "").split("\n\n"))
     return _command(name, run, parameters, f"peppermill {name} {EXAMPLES[name]}")
 
 

@@ -4,6 +4,7 @@ import shlex
 import sys
 from dataclasses import dataclass
 from importlib import import_module
+from itertools import pairwise
 
 import pytest
 import typer.main
@@ -18,6 +19,14 @@ def test_help_shows_a_real_example(peppermill, name):
     found = peppermill(name, "--help")
     assert found.exit_code == 0
     assert f"peppermill {name} {EXAMPLES[name]}" in " ".join(found.stdout.split())
+
+
+def test_help_fills_the_lines_of_every_paragraph(peppermill):
+    lines = [line.strip() for line in peppermill("predict", "--help").stdout.partition("╭")[0].splitlines()]
+    inside = [(line, following) for line, following in pairwise(lines) if line and following]
+    assert inside
+    for line, following in inside:
+        assert len(f"{line} {following.split()[0]}") > max(map(len, lines)), line
 
 
 @pytest.mark.slow
