@@ -87,7 +87,7 @@ def test_the_commands_of_the_page_on_data_run_on_the_folder_that_it_makes(names)
         assert found.exit_code == 0, found.stderr
         written += found.stdout
     assert "on 100 items drawn from 200" in written
-    assert "testing on the 100 of 200 items on which sigma was not tuned" in written
+    assert "testing on the 100 of 200 items that were not used for tuning" in written
 
 
 def test_the_table_is_that_of_the_demos_run():

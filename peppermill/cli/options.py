@@ -51,7 +51,7 @@ Bins = Annotated[int, typer.Option(help="Bins of the calibration error.")]
 BatchSize = Annotated[int, typer.Option(help="Items in a batch.")]
 EngineName = Annotated[str, typer.Option("--engine", help=f"How the members run: {listed(ENGINES)}.")]
 Precision = Annotated[str | None, typer.Option(help="Compute in bfloat16 or float16; by default as the network is.")]
-RequiredPep = Annotated[Path, typer.Option("--pep", help="An ensemble that `peppermill fit` wrote.")]
+RequiredPep = Annotated[Path, typer.Option("--pep", help="A pep.json that `calibrate` or `fit` wrote.")]
 RunFile = Annotated[Path | None, typer.Option("--out", help="Also write the results as JSON, for `peppermill report`.")]
 
 
@@ -76,8 +76,8 @@ class Network:
 class EnsembleFile:
     """The ensemble of a command on top of its network, if one is asked for, and how it runs."""
 
-    pep: Annotated[Path | None, typer.Option(help="An ensemble that `peppermill fit` wrote.")] = None
-    likelihood: Annotated[str | None, typer.Option(help=f"As in --pep, or {', '.join(LIKELIHOODS)}.")] = None
+    pep: Annotated[Path | None, typer.Option(help="A pep.json that `calibrate` or `fit` wrote.")] = None
+    likelihood: Annotated[str | None, typer.Option(help=f"{', '.join(LIKELIHOODS)}; by default that of --pep.")] = None
     batch_size: BatchSize = 500
     engine: EngineName = "auto"
     precision: Precision = None
@@ -106,7 +106,7 @@ class Tuning:
 
     out: Annotated[Path, typer.Option(help="Where to write the ensemble.")] = Path("pep.json")
     validation: Annotated[int | None, typer.Option(help="Tune on this many items; the rest is for tests.")] = None
-    split_seed: Annotated[int | None, typer.Option(help="The seed by which --validation draws its items; 0.")] = None
+    split_seed: Annotated[int | None, typer.Option(help="The seed with which --validation draws its items.")] = None
     parameters: Parameters = "kernels"
     noise: Noise = "gaussian"
     seed: Seed = 0

@@ -44,7 +44,7 @@ def predict_command(
     Without --pep the predictions are the network's own. A regression gives `mean` and `log_variance` [N]. Pictures need
     no labels (a flat folder, or `?labels=none`), and their `names` [N] are written too.
 
-    Into a folder, the predictions are written in parts, batch by batch. The same command goes on where it was
+    Into a folder, the predictions are written in parts, batch by batch. The same command resumes where it was
     interrupted, and under torchrun each process writes its own parts.
     """
     is_folder = out.is_dir() or not out.suffix
@@ -60,8 +60,8 @@ def predict_command(
     if is_folder:
         more: Any = {"batch_size": predictor.batch_size, "part_items": part_items, "format": file_format}
         found = write_predictions(model, items, out, **asked, **more)
-        whole = f"{found.parts:,} parts, {found.items:,} items" if found.complete else "other processes still write"
-        say(f"wrote {found.written:,} parts into {out}: {whole}")
+        whole = f"{found.items:,} items" if found.complete else "other processes are still writing"
+        say(f"wrote {found.written:,} of {found.parts:,} parts into {out}: {whole}")
         return
     table = predict_table(columns_of, stream_of(items, predictor.batch_size))
     del table["row"]

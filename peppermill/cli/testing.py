@@ -25,11 +25,11 @@ def evaluate_command(
     predictor: options.EnsembleFile,
     out: options.RunFile = None,
     sweep: Annotated[
-        str | None, typer.Option(metavar="DATA", help="Also sweep sigma on these, for the report.")
+        str | None, typer.Option(metavar="DATA", help="Also sweep sigma on this data, for the report.")
     ] = None,
     class_names: Annotated[Path | None, typer.Option(exists=True, dir_okay=False, help="A class on each line.")] = None,
     images: Annotated[bool, typer.Option("--images/--no-images", help="Keep pictures of notable items.")] = True,
-    all_items: Annotated[bool, typer.Option("--all-items", help="Test also on the items that were tuned on.")] = False,
+    all_items: Annotated[bool, typer.Option("--all-items", help="Test also on items used for tuning.")] = False,
     rule: Annotated[Path | None, typer.Option(help="Mark what a rule of `peppermill abstain` keeps.")] = None,
     bins: options.Bins = 20,
     seed: options.BootstrapSeed = 0,
@@ -84,7 +84,7 @@ def abstain_command(
 ) -> None:
     """Find the confidence above which at most --risk of the predictions are wrong.
 
-    Items on which sigma was tuned are left out. Exit code 1 and no file: nothing can be promised at this risk.
+    Items used for tuning are left out. If nothing can be promised, it writes no file and exits with code 1.
     """
     refuse_unwritable(out)
     source = network.source()

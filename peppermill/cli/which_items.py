@@ -1,4 +1,4 @@
-"""Which items of the data a command works on: all of them, those that sigma is tuned on, or the rest."""
+"""Which items of the data a command works on: all of them, those for tuning, or the rest."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def tuning(data: str, source: Source, validation: int | None, seed: int | None) 
 
 
 def testing(data: str, source: Source, pep: PepEnsemble | None, all_items: bool) -> tuple[Any, Sequence[str]]:
-    """The items to test on, without those on which sigma was tuned; and the names of the classes, if they have some.
+    """The items to test on, without those that were used for tuning; and the names of the classes, if they have some.
 
     If the data have changed since, they are refused: it is no longer known which items were tuned on.
     """
@@ -57,15 +57,15 @@ def testing(data: str, source: Source, pep: PepEnsemble | None, all_items: bool)
     split = pep.recipe.split if pep else None
     if split and not all_items and split.fits(found):
         rest = split.rows()[1]
-        say(f"testing on the {len(rest):,} of {split.items:,} items on which sigma was not tuned")
+        say(f"testing on the {len(rest):,} of {split.items:,} items that were not used for tuning")
         found = take(found, rest)
     elif split and not all_items and split.is_called(data):
         raise ValueError(
-            f"{data} has changed since sigma was tuned on {split.validation:,} of its {split.items:,} items, which can "
+            f"{data} has changed since tuning on {split.validation:,} of its {split.items:,} items, which can "
             "no longer be identified: fit again, or test on everything with `--all-items`."
         )
     elif split and not all_items:
-        say(f"testing on all items: sigma was tuned on items of other data, {split.data}")
+        say(f"testing on all items: the ensemble was tuned on other data, {split.data}")
     return _checked(found, source), names
 
 

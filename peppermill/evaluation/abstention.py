@@ -108,8 +108,8 @@ def abstain(
     if not kept:
         warn_user(
             f"no threshold keeps the error rate below {risk:g} with {100 * confidence:g} % confidence on {items:,} "
-            f"validation items, so the rule keeps nothing: the smallest risk that can be promised is "
-            f"{math.ceil(1000 * smallest) / 1000:g}. Use more items, or promise less."
+            f"items, so the rule keeps nothing: the smallest risk that can be promised is "
+            f"{math.ceil(1000 * smallest) / 1000:g}. Use more items, or a larger risk."
         )
     return Abstention(predictor, chosen, threshold, risk, confidence, kept / items, smallest)
 

@@ -53,9 +53,9 @@ class SizeCurve:
     def enough(self, loss: float = 0.001) -> str:
         """The same in a sentence."""
         few, most = self.smallest(loss), self.sizes[-1]
-        if few == most:
-            return f"no fewer than {most} members will do: fewer may lose more than {loss:g} of the NLL"
-        return f"{few} of {most} members would do: they lose at most {loss:g} of the NLL"
+        if few == most > 1:
+            return f"all {most} members are needed: with fewer, the NLL may rise by more than {loss:g}"
+        return f"{few} of {most} members are enough: the NLL rises by at most {loss:g}"
 
     def table(self) -> Table:
         """The NLL of each number of members, and what it loses against all of them."""

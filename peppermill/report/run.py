@@ -119,7 +119,7 @@ def caption(content: Mapping[str, Any]) -> str:
     tests: dict[str, list[str]] = {}
     for name, difference in others[0]["comparison"]["differences"].items():
         tests.setdefault(difference["test"], []).append(row_of(name).title)
-    used = ", ".join(f"{test} for {' and '.join(titles)}" for test, titles in tests.items())
+    used = "; ".join(f"{test} for {', '.join(titles)}" for test, titles in tests.items())
     return (
         f"{opening}; below them the paired difference from the {first['name']}, with its p-value "
         f"({used}{'; Holm-corrected' if len(others) > 1 else ''})."

@@ -170,7 +170,7 @@ def _note(content: Mapping[str, Any], method: Mapping[str, Any]) -> str:
         test = f" ({chance}, {p_words(known['nll']['p_value'])})"
     openings = {
         "better": ("The extra passes pay", "No extra pass pays"),
-        "unclear": ("The extra passes bought nothing that could not be chance", "No extra pass pays"),
+        "unclear": ("The extra passes bought no significant gain", "No extra pass pays"),
         "worse": ("Better for less", "More passes pay here"),
     }
     cost = rival["forward_passes"]

@@ -163,5 +163,5 @@ def _download(name: str, published: Published, folder: Path) -> None:
         tried = f" Tried {'; '.join(failures)}." if failures else ""
         raise FileNotFoundError(
             f"{name} is not in {folder}. Put {', '.join(published.sums)} (from {published.folders[0]}) into a folder "
-            f"{name}/ and name its parent with {VARIABLE}, or run once with a network connection and without it.{tried}"
+            f"{name}/ and name its parent with {VARIABLE}, or unset {VARIABLE} and connect to the network.{tried}"
         )

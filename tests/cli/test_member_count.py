@@ -24,11 +24,11 @@ def test_it_prints_writes_and_draws_what_the_library_says(done, pep, data, folde
         assert row in written
     few = curve.smallest(0.01)
     enough = (
-        f"{few} of 4 members would do: they lose at most"
+        f"{few} of 4 members are enough: the NLL rises by at most"
         if few < 4
-        else "no fewer than 4 members will do: fewer may lose more than"
+        else "all 4 members are needed: with fewer, the NLL may rise by more than"
     )
-    assert f"{enough} 0.01 of the NLL on these 300 items" in written
+    assert f"{enough} 0.01 on these 300 items" in written
     content = json.loads((folder / "size.json").read_text())["sizes"]
     assert content["sizes"] == [1, 2, 3, 4]
     assert content["nll"][1]["value"] == pytest.approx(curve.nll[1].value)
@@ -49,3 +49,8 @@ def test_a_loss_below_zero_is_refused(peppermill, network, data):
     found = peppermill(*ARGUMENTS, "--loss", "-1")
     assert found.exit_code == 2
     assert "`loss=-1.0` must be a loss of NLL, zero or positive" in " ".join(found.stderr.split())
+
+
+def test_one_member_is_enough_where_there_is_only_one(done, network, data):
+    pm.fit_temperature(network, data("validation")).save("pep.json")
+    assert "1 of 1 members are enough" in done(*ARGUMENTS)

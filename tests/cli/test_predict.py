@@ -103,12 +103,12 @@ def test_top_keeps_the_most_probable_classes(done, network, data):
 def test_a_folder_gets_parts_and_the_same_command_goes_on(done, network, data):
     pm.fit(network, data("validation"), size=3).save("pep.json")
     command = (*ARGUMENTS, "--pep", "pep.json", "--out", "out/", "--batch-size", 40, "--part-items", 100)
-    assert done(*command) == "wrote 3 parts into out: 3 parts, 300 items\n"  # three batches of 40 in a part
+    assert done(*command) == "wrote 3 of 3 parts into out: 300 items\n"  # three batches of 40 in a part
     parts = sorted(Path("out/parts").iterdir())
     assert [path.name.split(".")[1] for path in parts] == ["rows-0-120", "rows-120-240", "rows-240-300"]
     contents = [path.read_bytes() for path in parts]
     parts[1].unlink()
-    assert done(*command) == "wrote 1 parts into out: 3 parts, 300 items\n"
+    assert done(*command) == "wrote 1 of 3 parts into out: 300 items\n"
     assert [path.read_bytes() for path in parts] == contents
     table, expected = pandas.read_parquet("out/parts"), pm.load("pep.json", network).predict_proba(data("new")[0])
     np.testing.assert_allclose(np.exp(np.stack(table["log_probs"])), expected, atol=1e-6)

@@ -202,10 +202,10 @@ def test_every_number_of_processes_writes_the_same_parts(torchrun, folder):
     with Path("my_models.py").open("a") as file:
         file.write(DYING)
     command = (NETWORK, "npz:new.npz", *WEIGHTS, "--pep", "pep.json", "--batch-size", "48", "--part-items", "48")
-    assert by_one_process("predict", *command, "--out", "one")[1] == "wrote 7 parts into one: 7 parts, 300 items\n"
+    assert by_one_process("predict", *command, "--out", "one")[1] == "wrote 7 of 7 parts into one: 300 items\n"
     code, output, complaints = torchrun(2, "-m", "peppermill", "predict", *command, "--out", "two")
     assert (code, complaints) == (0, [])
-    assert re.fullmatch("wrote 4 parts into two: (7 parts, 300 items|other processes still write)\n", output)
+    assert re.fullmatch("wrote 4 of 7 parts into two: (300 items|other processes are still writing)\n", output)
     dying = ("python:my_models:dying", *command[1:], "--engine", "loop", "--out", "killed")
     code, _, complaints = torchrun(2, "-m", "peppermill", "predict", *dying)
     assert code == 1
@@ -213,7 +213,7 @@ def test_every_number_of_processes_writes_the_same_parts(torchrun, folder):
     left = len(list(Path("killed/parts").glob("part-*")))
     assert 0 < left < 7
     found = by_one_process("predict", *command, "--engine", "loop", "--out", "killed")
-    assert found[1] == f"wrote {7 - left} parts into killed: 7 parts, 300 items\n"
+    assert found[1] == f"wrote {7 - left} of 7 parts into killed: 300 items\n"
     by_one_process("predict", *command, "--engine", "loop", "--out", "undisturbed")
     written = {name: digests(folder / name) for name in ("one", "two", "killed", "undisturbed")}
     assert written["two"] == written["one"]

@@ -147,7 +147,7 @@ def test_evaluate_tests_on_the_others_and_says_so(done, split_fit, val):
     tuned = list(picture_models.SEEN)
     picture_models.SEEN.clear()
     written, run = evaluated(done, NETWORK, FOLDER)
-    assert written.startswith("testing on the 19 of 30 items on which sigma was not tuned\n")
+    assert written.startswith("testing on the 19 of 30 items that were not used for tuning\n")
     assert "19 test items" in written
     assert [(method["name"], method["scores"]["items"]) for method in run["methods"]] == [
         ("network", 19),
@@ -186,7 +186,7 @@ def test_the_same_data_under_another_name_are_known_again(done, split_fit, val):
 def test_other_data_are_tested_on_in_full_and_that_is_said(done, split_fit, folder):
     folder_of(folder / "test", {"cat": 12, "dog": 10, "eel": 7}, height=6, width=8)
     written, run = evaluated(done, NETWORK, "imagefolder:test")
-    assert "testing on all items: sigma was tuned on items of other data, imagefolder:val" in written
+    assert "testing on all items: the ensemble was tuned on other data, imagefolder:val" in written
     assert run["methods"][0]["scores"]["items"] == 29
 
 
@@ -200,7 +200,7 @@ def test_data_that_have_changed_are_refused(peppermill, done, split_fit, val, ch
         (val / "cat" / "0.png").rename(val / ("dog" if change == "moved" else "cat") / "new.png")
     found = peppermill("evaluate", NETWORK, f"{FOLDER}?bad=skip", "--pep", "pep.json")
     assert found.exit_code == 2
-    message = "has changed since sigma was tuned on 11 of its 30 items, which can no longer be identified: fit again"
+    message = "has changed since tuning on 11 of its 30 items, which can no longer be identified: fit again"
     assert message in found.stderr
     assert "test items" in done("evaluate", NETWORK, FOLDER, "--pep", "pep.json", "--all-items")
 

@@ -75,7 +75,7 @@ def test_a_predictor_without_errors_keeps_everything():
 def test_ten_items_promise_nothing():
     """Without an error among ten, the bound at 0.05 / 20 is 1 - 0.0025^(1/10) = 0.451."""
     log_odds = draw(10, 1, flat=False)[0]
-    with pytest.warns(pm.PepWarning, match="below 0.01 with 95 % confidence on 10 validation .* promised is 0.451"):
+    with pytest.warns(pm.PepWarning, match="below 0.01 with 95 % confidence on 10 items, .* promised is 0.451"):
         rule = pm.abstain(spoken, (log_odds, (log_odds > 0).long()), risk=0.01)
     assert rule.coverage == 0
     assert not rule(1000 * log_odds)[1].any()

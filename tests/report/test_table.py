@@ -77,13 +77,13 @@ def test_p_values_as_people_write_them(p_value, text):
 def test_the_caption_says_which_test_each_score_had(content):
     assert caption(content) == (
         "5,000 test items; in brackets 95 % bootstrap intervals; below them the paired difference from the network, "
-        "with its p-value (paired t for NLL, bootstrap for ECE)."
+        "with its p-value (paired t for NLL; bootstrap for ECE)."
     )
 
 
 def test_the_caption_mentions_the_correction_where_there_is_one(content):
     content["methods"].append(copy.deepcopy(content["methods"][1]))
-    assert caption(content).endswith("(paired t for NLL, bootstrap for ECE; Holm-corrected).")
+    assert caption(content).endswith("(paired t for NLL; bootstrap for ECE; Holm-corrected).")
 
 
 def test_the_caption_of_one_method_speaks_of_no_difference(content):

@@ -110,8 +110,8 @@ def test_a_cheaper_method_is_mentioned_where_it_is_worse():
     ("nll", "p_value", "note"),
     [
         (0.34, 1e-5, "The extra passes pay: {rival}; PEP is 0.0400 below it (significant, p < 0.001)."),
-        (0.34, 0.3, "The extra passes bought nothing that could not be chance: {rival}; PEP is 0.0400 below it (could"),
-        (0.40, 0.3, "The extra passes bought nothing that could not be chance: {rival}; PEP is 0.0200 above it (could"),
+        (0.34, 0.3, "The extra passes bought no significant gain: {rival}; PEP is 0.0400 below it (could"),
+        (0.40, 0.3, "The extra passes bought no significant gain: {rival}; PEP is 0.0200 above it (could"),
         (0.40, 0.01, "Better for less: {rival}; PEP is 0.0200 above it (significant, p = 0.010)."),
     ],
 )
