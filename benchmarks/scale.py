@@ -266,7 +266,7 @@ def section(found: dict[str, Any]) -> str:
         f"seconds, medians of {ROUNDS} rounds. Peak memory is that of a memory-mapped array, {large / 1e6:.0f} MB for "
         f"the larger one. Two processes run under torchrun and are timed by the CPU seconds of the busier one: a ratio "
         f"of {two['ratio_lowest']:.2f} to {two['ratio_highest']:.2f} in three rounds ({two['wall_ratio']:.2f} by the "
-        f"clock, with {two['load']:.0f} processes on the machine's cores). "
+        f"clock, at a load average of {two['load']:.0f}). "
         f"[scale.md](scale.md) extrapolates to very large data sets. `python -m benchmarks.scale`; {where(found)}.",
         ("measure", "found", "aim"),
         rows,

@@ -23,8 +23,8 @@ Do calibrated probabilities survive when the test images differ from the validat
 clean validation images only, then tested on corrupted images and on images of other data sets.
 `python -m experiments shift` and `python -m experiments unknown` write this page from `results/shift/*.json`.
 
-In short: every method remains far better than the network without one, none stays calibrated, and from severity 2 on
-temperature scaling, alone or with noise, has the lowest NLL; the mirror image no longer helps it.
+In short: every method remains far better than the network alone, but none stays calibrated. From severity 2,
+temperature scaling, alone or with noise, has the lowest NLL, and the mirror image no longer helps it.
 """
 NO_SHIFT = """No results yet: `{command}`
 makes them, for ResNet-20 and ResNet-56 on CIFAR-10 under the 15 corruptions of Hendrycks and Dietterich at five
