@@ -1,7 +1,6 @@
 """Data in any accepted form, as batches on the network's device, the same in every pass.
 
-Data that fit in memory are read once. Larger data are read in chunks, and a DataLoader's batches are cached on disk, so
-that images are not decoded again for every sigma.
+Data that fit in memory are read once. Larger data are read in chunks; a DataLoader's batches are cached on disk.
 """
 
 from __future__ import annotations
@@ -161,6 +160,8 @@ def as_batches(data: Data | Inputs, batch_size: int, argument: str = "data", nee
             found = f"{', '.join(map(str, sorted(lengths))) or 'no'} inputs"
             found += "" if labels is None else f" and {items} labels"
             raise ValueError(f"`{argument}` has {found}: each input needs one label, and all arrays one length.")
+        if isinstance(labels, np.ndarray) and labels.dtype.kind in "OSU":
+            raise TypeError(f"the labels of `{argument}` have type {labels.dtype}: give class numbers, 0 to K - 1.")
         return Arrays(inputs, labels, items, batch_size)
     if not needs_labels and hasattr(data, "read_rows"):  # nothing is worth caching in a single pass
         return data

@@ -95,7 +95,7 @@ def calibrate(
 ) -> PepEnsemble:
     """Find the best probabilities for at most `passes` forward passes; `pep.race` says what was tried and why this won.
 
-    `passes=1` gives the best one-pass calibrator. `views`, "horizontal_flip" say, compete if you name them. The other
+    `passes=1` gives the best one-pass calibrator. `views`, as in "horizontal_flip", compete if you name them. The other
     arguments are those of `fit`.
     """
     if not isinstance(passes, int) or passes < 1:

@@ -338,6 +338,12 @@ def test_inputs_and_labels_of_different_length_are_refused(inputs, text):
         Batches((inputs, Y), argument="test")
 
 
+@pytest.mark.parametrize("labels", [["cat"] * 23, np.array(["cat"] * 23), np.array(["cat"] * 23, dtype=object)])
+def test_labels_that_are_words_are_refused(labels):
+    with pytest.raises(TypeError, match=r"the labels of `test` have type .*: give class numbers, 0 to K - 1\."):
+        Batches((X, labels), argument="test")
+
+
 @pytest.mark.parametrize("labels", [Y[0], np.array(3)])
 def test_one_number_in_place_of_labels_is_refused(labels):
     with pytest.raises(ValueError, match=r"`data` has 23 inputs and 0 labels: each input needs one label"):

@@ -97,6 +97,12 @@ def test_member_log_probs_are_those_of_the_members(mlp, data):
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("sigma", [-0.1, float("nan"), float("inf")])
+def test_a_sigma_that_is_no_size_of_noise_is_refused(mlp, sigma):
+    with pytest.raises(ValueError, match=r"`sigma=.*` must be a size of noise, zero or positive, and finite"):
+        pm.PepEnsemble.at_sigma(mlp, sigma)
+
+
 def test_at_sigma_zero_every_member_is_the_network(mlp, data):
     found = ensemble(mlp, sigma=0.0).member_log_probs(data[0])
     assert torch.equal(found, mlp(data[0]).log_softmax(dim=1).expand(4, 20, 3))
