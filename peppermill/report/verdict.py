@@ -145,9 +145,7 @@ def _claim(method: Mapping[str, Any], tiles: Mapping[str, Tile]) -> str:
     if (nll, ece) != ("unclear", "unclear"):
         return claims.get((nll, ece), "makes this network worse")
     clear = [f"{row_of(name).words} {tile.outcome}" for name, tile in tiles.items() if tile.outcome != "unclear"]
-    return (
-        f"makes this network's {' and its '.join(clear)}" if clear else "changes nothing here that could not be chance"
-    )
+    return f"makes this network's {' and its '.join(clear)}" if clear else "makes no significant difference here"
 
 
 def _note(content: Mapping[str, Any], method: Mapping[str, Any]) -> str:

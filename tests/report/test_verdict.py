@@ -59,10 +59,10 @@ def test_the_whole_sentence_by_hand():
         ((0.35, 1e-5), (0.02, 0.05), "makes this network's probabilities better"),
         ((0.35, 1e-5), (0.09, 0.01), "makes this network's probabilities better, though not its calibration"),
         ((0.35, 0.2), (0.02, 0.01), "makes this network's confidence more honest"),
-        ((0.35, 0.2), (0.02, 0.3), "changes nothing here that could not be chance"),
+        ((0.35, 0.2), (0.02, 0.3), "makes no significant difference here"),
         ((0.35, 0.2), (0.09, 0.01), "makes this network worse"),
         ((0.45, 0.01), (0.02, 0.01), "makes this network worse"),
-        ((0.40, 1.0), (0.06, 1.0), "changes nothing here that could not be chance"),
+        ((0.40, 1.0), (0.06, 1.0), "makes no significant difference here"),
     ],
 )
 def test_the_claim_follows_from_what_is_significant(nll, ece, claim):
