@@ -1,6 +1,7 @@
 """Data in any accepted form, as batches on the network's device, the same in every pass.
 
-Data that fit in memory are read once. Larger data are read in chunks; a DataLoader's batches are cached on disk.
+Data that fit in memory are read once. Larger data are read in chunks, and a DataLoader's batches are cached on disk, so
+that images are not decoded again for every sigma.
 """
 
 from __future__ import annotations

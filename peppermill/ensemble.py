@@ -36,8 +36,9 @@ if TYPE_CHECKING:
 class PepEnsemble(nn.Module):
     """An ensemble of m perturbed copies of a network (eq. 9). Call it as you call the network.
 
-    It gives the logarithm of the averaged probability, [batch, classes]: valid logits for softmax and cross-entropy.
-    The network is held, not copied, and never changed. `recipe` is what `save` writes, `engine` how the members run.
+    It gives the logarithm of the averaged probability (eq. 9), [batch, classes]: valid logits, on which softmax and
+    cross-entropy stay right. The network is held, not copied, and never changed. `recipe` is what `save` writes;
+    `engine` says how the members run, and is not part of it. `fit`, `load` and `at_sigma` make ensembles.
     """
 
     def __init__(self, model: nn.Module, recipe: Recipe, engine: EngineName | Engine = "auto") -> None:
@@ -134,7 +135,8 @@ class PepEnsemble(nn.Module):
     def predict_proba(self, *args: Any, **kwargs: Any) -> Tensor:
         """p(y; x, theta*, sigma*) of eq. 9, without a graph; for a yes-or-no question, the probability of yes.
 
-        For one batch, as the network takes it; or for all items of any data, with or without labels, batch by batch.
+        For one batch, as the network takes it; or for all items of an array, a dict of arrays, a Dataset, a DataLoader
+        or any other data with or without labels, which are read batch by batch.
         """
         if self.likelihood.name == "gaussian":
             raise TypeError(

@@ -45,12 +45,14 @@ def fit(
     """Find sigma* on validation data (eq. 8) and return the ensemble; sigma is 0 if noise does not help.
 
     - `parameters`: what is perturbed. "kernels" (every weight that multiplies; no bias, no norm layer) suits most
-      networks; the paper used "conv" on ImageNet. Also "last_layer", "all", a regular expression, f(name, value).
+      networks; the paper used "conv" on ImageNet. Also "last_layer", "all", a regular expression, or a function of
+      name and value.
     - `size`: the number of members, the paper's m; 10 as in its tests.
-    - `noise`: "gaussian" or "uniform", or `pm.Noise(law, antithetic, seed)`; antithetic pairs cancel first-order error.
-    - `search`: "two_stage" looks at part of the items first; with 500 or more it needs at most five passes of
-      all members over all items, eight with `temperature`. "golden", the paper's golden section, needs eleven or more.
-      Or with settings: `pm.TwoStage(lower=..., upper=...)`, `pm.Golden(iterations=7, lower=..., upper=...)`.
+    - `noise`: "gaussian" or "uniform", or `pm.Noise(law, antithetic, seed)`. Antithetic members come in pairs +epsilon
+      and -epsilon, which cancels the first-order error of a finite ensemble (docs/benchmarks.md).
+    - `search`: "two_stage" looks for sigma* on part of the items and needs at most five passes of all members over all
+      items if they are 500 or more, eight with `temperature`; "golden" is the paper's golden section, eleven passes or
+      more. Or with settings: `pm.TwoStage(lower=..., upper=...)`, `pm.Golden(iterations=7, lower=..., upper=...)`.
     - `calibrator`: what is fitted on the averaged log-probabilities: "temperature" (T and sigma are tuned together, at
       no extra pass), "vector" or "matrix" (docs/choosing.md). `temperature=True` is `calibrator="temperature"`.
     - `scale`: "layer" finds a sigma for every perturbed array, "filter" for every filter, at the price of a gradient
@@ -60,7 +62,9 @@ def fit(
     - `likelihood`: "categorical", "bernoulli", "gaussian", or one with settings, `pm.Categorical(ignored_label=255)`.
     - `views`: "horizontal_flip", several names, or functions of a batch of pictures: member j sees view j mod V, and
       the first view is the inputs as they are. For networks that were trained with such pictures (docs/views.md).
-    - `engine`: how the members run (docs/engines.md); "auto:bfloat16" computes in low precision. It is not saved.
+    - `batch_size`: for data that do not come in batches.
+    - `engine`: how the members run (docs/engines.md), "auto" by rule; "auto:bfloat16" or "auto:float16" lets the
+      network compute in low precision. Not saved with the ensemble.
     """
     engine = engine_named(engine, deprecated.pop("precision", None))
     if deprecated:
