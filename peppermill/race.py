@@ -218,17 +218,17 @@ class _Course:
         mean, error = self.difference(entry, rival)
         return -mean > max(errors * error, ROUNDING)
 
-    def simplest(self, most_passes: float) -> _Entry:
-        """The entry with the fewest fitted numbers within half a standard error of the best with these passes."""
-        best = self.best(most_passes)
-        alike = (e for e in self.entries if e.pep.passes <= most_passes and not self.pays(best, e, FEWER_NUMBERS))
+    def simplest(self, entries: list[_Entry]) -> _Entry:
+        """The entry with the fewest fitted numbers within half a standard error of the best of these."""
+        best = max(entries, key=lambda e: e.value)
+        alike = (e for e in entries if not self.pays(best, e, FEWER_NUMBERS))
         return min(alike, key=lambda e: (e.parameters, -e.value))
 
     def finish(self) -> PepEnsemble:
         """The choice, its calibrator fitted on all items, with the table of the race."""
-        best = self.best()
-        choice = self.simplest(min(e.pep.passes for e in self.entries if not self.pays(best, e)))
-        pep, rival = self._calibrated(choice), self.simplest(most_passes=1)
+        near = [e for e in self.entries if not self.pays(self.best(), e)]
+        choice = self.simplest([e for e in near if e.pep.passes == min(e.pep.passes for e in near)])
+        pep, rival = self._calibrated(choice), self.simplest([e for e in self.entries if e.pep.passes == 1])
         if pep.passes > 1 and rival.calibrator != NOTHING:
             pep = pep.with_recipe(one_pass=self._calibrated(rival).calibrator)
         candidates = []
