@@ -63,8 +63,7 @@ def matrix_scaling(log_probs: Tensor, labels: Tensor) -> LinearScaling:
     """
     temperature, u, labels = tempered_items(log_probs, labels)
     classes = log_probs.shape[1]
-    own = torch.eye(classes, classes + 1).bool()
-    own[:, -1] = True
+    own = torch.eye(classes, classes + 1).bool() | (torch.arange(classes + 1) == classes)
     path = choose_path(u, labels, [torch.where(own, strength, math.inf) for strength in STRENGTHS])
     first = torch.where(own, path[-1].clamp(max=STRENGTHS[1]), math.inf)
     rest = [torch.where(own, first, (classes - 1) * strength) for strength in STRENGTHS[1:-1]]
@@ -72,8 +71,10 @@ def matrix_scaling(log_probs: Tensor, labels: Tensor) -> LinearScaling:
 
 
 def corrected(u: Tensor, correction: Tensor) -> Tensor:
-    """The normalised u + w x + b; the last column of the correction is b, the others are w."""
-    return (u + _product(u.clamp(min=FLOOR), correction.to(u))).log_softmax(dim=-1)
+    """The normalised u + w x + b; the correction holds w and b. A class with neither keeps its probability."""
+    kept, moved = (correction == 0).all(dim=1), u + _product(u.clamp(min=FLOOR), correction.to(u))
+    before, after = (one.masked_fill(kept, -math.inf).logsumexp(dim=-1, keepdim=True) for one in (u, moved))
+    return torch.where(kept, u, moved + (before - after).nan_to_num()).log_softmax(dim=-1)
 
 
 def tempered_items(log_probs: Tensor, labels: Tensor) -> tuple[float, Tensor, Tensor]:
@@ -115,10 +116,9 @@ def choose_path(u: Tensor, labels: Tensor, penalties: Sequence[Tensor]) -> Seque
 
 def follow_path(temperature: float, u: Tensor, labels: Tensor, penalties: Sequence[Tensor]) -> LinearScaling:
     """The calibrator under the last penalty, in float32; each penalty starts where the one before it ended."""
-    found = None
+    found = torch.zeros_like(penalties[0])
     for penalty in penalties:
         found = fit_correction(u, labels, penalty, found, TOLERANCE if penalty is penalties[-1] else ROUGH_TOLERANCE)
-    assert found is not None
     return LinearScaling(temperature, found[:, :-1].squeeze(1).float(), found[:, -1].float())
 
 
