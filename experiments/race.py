@@ -352,26 +352,32 @@ def races_of(each: list[dict[str, Any]], rows: dict[str, dict[str, Any]]) -> dic
     pairs = {f"race - {title}": paired(each, title) for title in dict.fromkeys((USUAL, best))}
     choices = [one["methods"]["race"]["choice"] for one in each]
     counts = {name: choices.count(name) for name in sorted(set(choices))}
-    inside = []
+    races = []
     for one in each:
         found, items = one["methods"]["race"], one["methods"]["race"]["items"]
-        error = np.std(items) * np.sqrt(1 / one["tuning"] + 1 / len(items))  # both numbers are means of a sample
-        inside.append(abs(found["estimate"] - found["nll"]) <= 2 * error)
+        error = float(np.std(items) * np.sqrt(1 / one["tuning"] + 1 / len(items)))  # both numbers are means of a sample
+        kept = {key: found[key] for key in ("choice", "passes", "nll", "estimate")}
+        races.append({"split": one["split"], "seed": one["seed"], **kept, "error of the difference": error})
+    inside = [abs(one["estimate"] - one["nll"]) <= 2 * one["error of the difference"] for one in races]
     spent = float(np.mean([one["methods"]["race"]["spent"] for one in each]))
-    return plain({"best one pass": best, "paired": pairs, "choices": counts, "runs": len(each),
+    return plain({"best one pass": best, "paired": pairs, "choices": counts, "runs": len(each), "races": races,
                   "estimate within two standard errors": float(np.mean(inside)), "spent": spent})  # fmt: skip
 
 
 def paired(each: list[dict[str, Any]], other: str) -> dict[str, float]:
-    """The race against another method: every item's difference, averaged over the splits and seeds that test it."""
-    plain_runs = {one["split"]: one["methods"][other]["items"] for one in each if other in one["methods"]}
-    total: dict[int, list[float]] = {}
+    """The race against another method: every item's difference, averaged over seeds, then over the splits that test it.
+
+    The first split runs with several seeds of the noise, and counts as much as any other.
+    """
+    theirs = {one["split"]: one["methods"][other]["items"] for one in each if other in one["methods"]}
+    of_split: dict[int, list[Any]] = {}
     for one in each:
-        for number, mine, theirs in zip(
-            one["numbers"], one["methods"]["race"]["items"], plain_runs[one["split"]], strict=True
-        ):
-            total.setdefault(number, []).append(mine - theirs)
-    means = np.array([np.mean(values) for values in total.values()])
+        of_split.setdefault(one["split"], []).append(np.subtract(one["methods"]["race"]["items"], theirs[one["split"]]))
+    of_item: dict[int, list[float]] = {}
+    for one in {one["split"]: one for one in each}.values():
+        for number, difference in zip(one["numbers"], np.mean(of_split[one["split"]], axis=0), strict=True):
+            of_item.setdefault(number, []).append(difference)
+    means = np.array([np.mean(values) for values in of_item.values()])
     if not means.any():
         return {"mean": 0.0, "error": 0.0, "p": 1.0}
     test = stats.ttest_1samp(means, 0.0)

@@ -79,6 +79,16 @@ def test_an_estimate_is_judged_with_the_errors_of_both_samples(tuning, inside):
     assert race.races_of([one], race.rows_of([one]))["estimate within two standard errors"] == inside
 
 
+def test_a_split_with_several_seeds_counts_as_much_as_any_other():
+    """Item by item 0.2 and 0.6 on the first split, 0.6 and 1.8 on the second: 0.8 on average, and not two thirds."""
+    runs = []
+    for split, seed, difference in [(0, 0, 0.1), (0, 1, 0.3), (1, 1, 0.6)]:
+        methods = {"race": {"items": [1.0 + difference, 2.0 + 3 * difference]}}
+        methods |= {"temperature scaling": {"items": [1.0, 2.0]}} if seed == split else {}
+        runs.append({"split": split, "seed": seed, "methods": methods, "numbers": [7, 9]})
+    assert race.paired(runs, "temperature scaling")["mean"] == pytest.approx(0.8)
+
+
 def test_the_page_has_one_row_for_each_network_and_stars_where_the_race_differs():
     """The best one-pass calibrator stands beside temperature scaling, with its name; no mirror image, no number."""
     scores = {"ece": 0.01, "error": 0.1, "over splits": 0.0, "over seeds": 0.0, "from T": -0.1, "splits": 5}
