@@ -1,4 +1,4 @@
-"""How members run: the contract of the engines, the table of them, and what an engine keeps between calls.
+"""How members run: the table of the engines, and what an engine keeps between calls.
 
 Three questions, three places. What is called? `inference_form.py`. With which weights? `member_weights.py`. How? One
 file for each engine; a rule, not a stopwatch, chooses among them, so that the same call gives the same bits every time.
@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -80,17 +80,6 @@ class Members:
         return Perturbation({name: own[name].detach() for name in self.selected}, self.noise, self.size)
 
 
-class Engine(Protocol):
-    """How m members run. All engines give the same numbers, up to the rounding of the last bits."""
-
-    precision: str | None
-    report: str  # which engine ran last, and why if it was not the one that was asked for
-
-    def groups(self, members: Members, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Group]:
-        """All members, view by view and in order, in groups of one or more, for batches like this one."""
-        ...
-
-
 @dataclass(frozen=True)
 class LazyRow:
     """A row of a registry: its name, a line of help, and the place, module:name, of what is imported on use."""
@@ -137,14 +126,18 @@ def engine_named(engine: str | Engine, precision: str | None = None) -> Engine:
             '`engine="graphs"` needs a CUDA GPU, and torch finds none here: use `engine="auto"`, which takes graphs '
             "where there is one."
         )
-    return Runner(row.name, precision)
+    return Engine(row.name, precision)
 
 
-class Runner:
-    """An engine at work: what it keeps between calls, and the function of `ENGINES` that says how members run."""
+class Engine:
+    """What runs m members: the function of `ENGINES` that says how, and what is kept between calls.
+
+    All engines give the same numbers, up to the rounding of the last bits.
+    """
 
     def __init__(self, name: str, precision: str | None = None) -> None:
-        self.name, self.precision, self.report = name, precision, name
+        self.name, self.precision = name, precision
+        self.report = name  # which engine ran last, and why if it was not the one that was asked for
         self.how: Callable[[MemberWeights, Members, Tensor], Plan] = ENGINES[name].load()
         self.latest: MemberWeights | None = None  # replaced when network or noise is another
         self.lock = threading.Lock()
@@ -153,12 +146,13 @@ class Runner:
             from peppermill.engines.out_of_memory import Room  # a CPU does without it
 
             self.run = Room().run
-        self.of_view: dict[int, Runner] = {}  # a runner for each view, so that none drops what another keeps
+        self.of_view: dict[int, Engine] = {}  # an engine for each view, so that none drops what another keeps
 
     def __reduce__(self) -> Any:
-        return Runner, (self.name, self.precision)  # a copy starts with an empty cache
+        return Engine, (self.name, self.precision)  # a copy starts with an empty cache
 
     def groups(self, members: Members, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Group]:
+        """All members, view by view and in order, in groups of one or more, for batches like this one."""
         if members.views:
             return self._groups_by_view(members, args, kwargs)
         tensors = (*tensors_of((args, kwargs)), *members.model.parameters()) if torch.is_grad_enabled() else ()
@@ -202,11 +196,11 @@ class Runner:
 
     def _groups_by_view(self, members: Members, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Group]:
         for k, (view, part) in enumerate(members.parts()):
-            runner = self.of_view.setdefault(k, Runner(self.name, self.precision))
-            for group in runner.groups(part, *view.seen(args, kwargs)):
+            engine = self.of_view.setdefault(k, Engine(self.name, self.precision))
+            for group in engine.groups(part, *view.seen(args, kwargs)):
                 yield partial(view.outputs, group)
                 del group
-            self.report = runner.report
+            self.report = engine.report
 
 
 def auto(weights: MemberWeights, members: Members, x: Tensor) -> Plan:

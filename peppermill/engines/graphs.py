@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from peppermill.engines import Group, Members, Plan, Runner
+from peppermill.engines import Engine, Group, Members, Plan
 from peppermill.engines.inference_form import agree, different
 from peppermill.engines.member_weights import MemberWeights
 
@@ -93,9 +93,9 @@ def graph_of(weights: MemberWeights, members: Members, x: Tensor) -> Captured | 
         return found
 
 
-def known_graph_group(runner: Runner, members: Members, args: Any, kwargs: Any) -> Group | None:
+def known_graph_group(engine: Engine, members: Members, args: Any, kwargs: Any) -> Group | None:
     """A group that replays a known graph first and looks at the network while the GPU works."""
-    latest = runner.latest
+    latest = engine.latest
 
     def graph(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if latest is None or kwargs or len(args) != 1 or not isinstance(args[0], Tensor):
@@ -107,9 +107,9 @@ def known_graph_group(runner: Runner, members: Members, args: Any, kwargs: Any) 
         known = graph(args, kwargs)
         found: Tensor | None = known and known(args[0])
         if found is not None and latest and latest.is_current(members):
-            runner.report = "graphs"
+            engine.report = "graphs"
             return found
-        return torch.cat([group(args, kwargs) for group in runner.planned_groups(members, args, kwargs)])
+        return torch.cat([group(args, kwargs) for group in engine.planned_groups(members, args, kwargs)])
 
     return outputs if members.keep and graph(args, kwargs) else None
 
