@@ -81,8 +81,8 @@ class Landscape:
                 direction[name].view(-1)[position] = self.dimensions**0.5
                 yield direction
 
-    def parts(self, batch: Batch, activations: int, gradients: int = 0) -> Iterator[Batch]:
-        """The batch in parts small enough for memory, with at least one input each.
+    def parts(self, batch: tuple[Any, ...], activations: int, gradients: int = 0) -> Iterator[Any]:
+        """The batch, and what belongs to its inputs, in parts small enough for memory, with at least one input each.
 
         Every input needs memory for `activations` copies of its activations and for `gradients` gradients.
         """
@@ -90,12 +90,12 @@ class Landscape:
         if device.type == "cuda":
             budget = max(budget, int(GPU_MEMORY_SHARE * torch.cuda.mem_get_info(device)[0]))
         gradient_bytes = sum(value.nbytes for value in self.center.values())
-        inputs, _ = slice_batch(batch, 0, 1)
+        inputs = map_tensors(lambda tensor: tensor[:1], batch[0])
         kept = activation_bytes(lambda params: self.outputs(params, inputs), self.center, self.rest.values())
         one_input = activations * kept + gradients * gradient_bytes
         size = max(1, budget // max(1, one_input))
         for start in range(0, len(batch[1]), size):
-            yield slice_batch(batch, start, start + size)
+            yield map_tensors(lambda tensor, rows=slice(start, start + size): tensor[rows], batch)
 
 
 def landscape_of(
@@ -118,11 +118,6 @@ def landscape_of(
     batches = Batches(data, network, batch_size=batch_size)
     batches.dtype = dtype
     return Landscape(Shells(network), likelihood, center, everything, batches)
-
-
-def slice_batch(batch: Batch, start: int, stop: int) -> Batch:
-    """Some inputs of a batch, with their labels."""
-    return map_tensors(lambda tensor: tensor[start:stop], batch[0]), batch[1][start:stop]
 
 
 def in_float64(values: Tensor) -> Tensor:
@@ -163,10 +158,9 @@ def item_gradients(landscape: Landscape, tick: Tick) -> tuple[Tensor, Tensor]:
                 )
             landscape.likelihood.check(outputs, batch[1])
             log_likelihoods.append(landscape.of_items(in_float64(outputs), batch[1].cpu()))
-            rest, known = outputs, len(obstacles)
-            for inputs, labels in run(list, landscape.parts(batch, GRADIENT_ACTIVATIONS, GRADIENT_COPIES)):
-                squares.append(run(_item_squares, landscape, inputs, rest[: len(labels)], labels, obstacles))
-                rest = rest[len(labels) :]
+            known, parts = len(obstacles), landscape.parts((*batch, outputs), GRADIENT_ACTIVATIONS, GRADIENT_COPIES)
+            for inputs, labels, of_part in run(list, parts):
+                squares.append(run(_item_squares, landscape, inputs, of_part, labels, obstacles))
                 tick(len(labels))
             if len(obstacles) > known:
                 warn_user(
