@@ -132,11 +132,6 @@ def settings(context: typer.Context, *names: str) -> dict[str, Any]:
     return {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}
 
 
-def names(given: list[str] | None) -> list[str]:
-    """Names from an option that may be repeated and may hold several, separated by commas."""
-    return [name.strip() for text in given or () for name in text.split(",")]
-
-
 def numbers(text: str, option: str) -> list[float]:
     """Numbers separated by commas."""
     try:
