@@ -104,8 +104,7 @@ class PepCallback(_callback_class()):  # type: ignore[misc]
         with _evaluating(pl_module), warnings.catch_warnings():
             warnings.simplefilter("ignore", pm.PepWarning)
             network = self._part(pl_module)
-            inputs, labels = next(iter(self._data(trainer, network)))
-            two = map_tensors(lambda tensor: tensor[:2], inputs), labels[:2]
+            two = map_tensors(lambda tensor: tensor[:2], next(iter(self._data(trainer, network))))
             fit_or_calibrate(network, two, **{**self.options, "search": pm.Golden(iterations=1)})
 
     def on_validation_end(self, trainer: Any, pl_module: nn.Module) -> None:
