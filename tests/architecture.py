@@ -124,7 +124,7 @@ DOORS = {
 LONG_FILES: dict[str, str] = {}
 
 #: The one file that may use names of PyTorch that begin with an underscore.
-PRIVATE_TORCH = "engines/traced_form.py"  # torch._assert, which a traced graph may call
+PRIVATE_TORCH = "engines/recorder.py"  # torch._assert, which a traced graph may call
 
 OPTIONAL = (
     *("matplotlib", "plotly", "timm", "transformers", "peft", "keras", "lightning", "pytorch_lightning", "torchvision"),
