@@ -13,7 +13,8 @@ from torch import Tensor
 from peppermill.likelihood import temper
 from peppermill.plumbing.warnings import warn_user
 
-TEMPERATURE_LIMITS = (1 / 20, 20.0)
+TEMPERATURE_LIMITS = (1 / 20, 1000.0)  # at the highest, the predictions say nothing, as fits labels that are random
+USELESS_TEMPERATURE = 20.0  # from here on, the predictions say next to nothing
 TOLERANCE = 1e-8  # of ln T
 CHUNK_NUMBERS = 2**15  # of log-probabilities at a time: 256 kB stay in a core's cache, and torch starts no threads
 LOWEST_LOG_PROB = -1e15  # instead of minus infinity, so that its product with a probability of 0 is 0
@@ -73,15 +74,14 @@ def best_temperature(log_probs: Tensor, labels: Tensor, weights: Tensor | None =
 
 
 def warn_at_limit(temperature: float) -> None:
-    """Warn if T is the lowest or the highest that is tried: the likelihood then has no maximum inside."""
-    lowest, highest = (math.isclose(temperature, limit, rel_tol=1e-3) for limit in TEMPERATURE_LIMITS)
-    if lowest:
+    """Warn if T is the lowest that is tried, or so high that the predictions are of no use."""
+    if math.isclose(temperature, TEMPERATURE_LIMITS[0], rel_tol=1e-3):
         warn_user(
             "the best temperature is 1/20, the lowest that is tried: nearly every validation item is predicted right, "
             "so they do not show how sure the network may be. Use more validation items, or no temperature."
         )
-    elif highest:
+    elif temperature >= USELESS_TEMPERATURE:
         warn_user(
-            "the best temperature is 20, the highest that is tried: on the validation data the predictions say next "
-            "to nothing about the labels. Are the labels numbered as the network's outputs?"
+            f"the best temperature is {temperature:.0f}: on the validation data the predictions say next to nothing "
+            "about the labels. Are the labels numbered as the network's outputs?"
         )

@@ -77,7 +77,7 @@ def test_the_temperature_that_made_the_labels_is_recovered(true):
     assert abs(math.log(temperature / true)) < 5 / math.sqrt(information)
 
 
-@pytest.mark.parametrize(("logit", "edge"), [(3.0, 1 / 20), (-3.0, 20)])
+@pytest.mark.parametrize(("logit", "edge"), [(3.0, 1 / 20), (-3.0, 1000)])
 def test_labels_that_are_always_right_or_wrong_end_at_an_edge(logit, edge):
     """All right: the colder the better. All wrong, with two classes: the hotter the better."""
     log_probs = torch.tensor([[logit, 0.0]] * 5, dtype=torch.float64).log_softmax(dim=1)
@@ -103,7 +103,11 @@ def test_where_no_temperature_is_better_it_is_one_exactly(value):
 
 
 @pytest.mark.parametrize(
-    ("right", "text"), [(True, "is 1/20, the lowest that is tried"), (False, "is 20, the highest")]
+    ("right", "text"),
+    [
+        (True, "is 1/20, the lowest that is tried"),
+        (False, "on the validation data the predictions say next to nothing"),
+    ],
 )
 @pytest.mark.parametrize("how", ["joint", "alone"])
 def test_a_temperature_at_its_limit_is_mentioned_on_the_line_of_the_user(mlp, right, text, how):
@@ -116,6 +120,14 @@ def test_a_temperature_at_its_limit_is_mentioned_on_the_line_of_the_user(mlp, ri
     [about] = [warning for warning in said if "temperature is" in str(warning.message)]
     assert text in str(about.message)
     assert about.filename == __file__
+
+
+def test_random_labels_are_as_likely_as_by_guessing():
+    """Otherwise an ensemble, whose averages say less, would look better than one pass that may not say as little."""
+    generator = torch.Generator().manual_seed(0)
+    logits = 30 * torch.randn(400, 3, generator=generator, dtype=torch.float64)
+    labels = torch.randint(0, 3, (400,), generator=generator)
+    assert best_temperature(logits.log_softmax(dim=1), labels)[1] >= -400 * (math.log(3) + 1e-3)
 
 
 def test_nothing_is_said_of_a_temperature_inside_its_limits(overfitted):

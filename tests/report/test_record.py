@@ -26,7 +26,7 @@ def trained():
 @pytest.fixture(scope="module")
 def run(trained):
     network, data, pep, both = trained
-    with pytest.warns(pm.PepWarning, match="the best temperature is 20, the highest"):  # the labels are random
+    with pytest.warns(pm.PepWarning, match="say next to nothing"):  # the labels are random
         scaled = pm.fit_temperature(network, data)
     predictors = {"network": network, "scaled": scaled, "both": both, "PEP": pep}
     return pm.record_run(predictors, data, title="a run", class_names="abc", settings={"data": "random"}, bins=7)
@@ -70,7 +70,7 @@ def test_the_weights_and_the_recipes_are_on_record(trained, run):
     assert run.class_names == ("a", "b", "c")
 
 
-@pytest.mark.filterwarnings("ignore:the best temperature is 20")  # the labels are random
+@pytest.mark.filterwarnings("ignore:the best temperature is")  # the labels are random
 def test_the_race_is_kept_and_its_choice_compared_with_the_best_of_another_cost(trained):
     network, data, pep, _ = trained
     choice = pm.calibrate(network, data, passes=1)
