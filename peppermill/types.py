@@ -38,34 +38,27 @@ class Likelihood(Protocol):
 
     def settings(self) -> Mapping[str, int | str]:
         """The settings that a file stores, from which this likelihood is rebuilt."""
-        ...
 
     def check(self, outputs: Tensor, labels: Tensor) -> None:
         """Raise if outputs or labels are not what this likelihood expects."""
-        ...
 
     def predict(self, outputs: Tensor) -> Tensor:
         """The normalised distribution, its parameters in the last dimension."""
-        ...
 
     def items(self, predictions: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """The items i that count, in order: predictions [N, K] and labels [N]."""
-        ...
 
     def log_likelihoods(self, predictions: Tensor, labels: Tensor) -> Tensor:
         """ln L_i, [N], of items."""
-        ...
 
     def average(self, predictions: Tensor, counts: Sequence[int] | None = None) -> Tensor:
         """The prediction of the members together, eq. 9, from their predictions [m, ...].
 
         A row may be the average of other members; `counts` then says how many members each row stands for.
         """
-        ...
 
     def outputs(self, predictions: Tensor) -> Tensor:
         """Predictions in the layout of the network's own outputs."""
-        ...
 
 
 #: What `likelihood=` takes: a name, or one with settings, as in `pm.Categorical(ignored_label=255)`.
