@@ -143,6 +143,24 @@ def test_the_choice_is_the_cheapest_within_a_standard_error_of_the_best(data, pa
             assert candidate.verdict == ("worse" if is_worse else "not better by a standard error")
 
 
+def test_the_choice_is_not_beaten_by_the_best_through_one_that_is_near_both():
+    """Two members are near the best eight, and T alone is near two members, but not near eight."""
+    torch.manual_seed(50)
+    model = nn.Sequential(nn.Linear(6, 12), nn.ReLU(), nn.Linear(12, 3)).eval()
+    with torch.no_grad():
+        model[2].weight.mul_(4)
+    generator = torch.Generator().manual_seed(50)
+    inputs = torch.randn(150, 6, generator=generator)
+    truth = pm.PepEnsemble.at_sigma(model, 0.2, size=4)
+    labels = torch.multinomial(truth.predict_proba(inputs), 1, generator=generator)[:, 0]
+    race = pm.calibrate(model, (inputs, labels), passes=8).race
+    alone = next(c for c in race.candidates if c.name == "temperature scaling")
+    assert race.choice.passes == 2
+    assert race.candidates[0].passes == 8
+    assert 0 < -race.candidates[0].difference < race.candidates[0].error
+    assert 0 < alone.difference < alone.error
+
+
 class FirstHalf(nn.Module):
     """A layer that does not see the second half of its inputs."""
 
