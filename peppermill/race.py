@@ -21,6 +21,7 @@ from peppermill.calibrators.temperature import TEMPERATURE_LIMITS, best_temperat
 from peppermill.data import MEMORY_BYTES, Batches
 from peppermill.ensemble import PepEnsemble
 from peppermill.fitting import fit
+from peppermill.likelihood import example_rows
 from peppermill.plumbing.display import Table, shows_table
 from peppermill.plumbing.nested import bytes_of, map_tensors
 from peppermill.plumbing.progress import progress
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from peppermill.noise import Noise
     from peppermill.parameters import Selection
     from peppermill.passes import MemberPass
-    from peppermill.types import Data, EngineName, LawName, LikelihoodLike
+    from peppermill.types import Data, EngineName, LawName, Likelihood, LikelihoodLike
     from peppermill.views import ViewsLike
 
 NOTHING = "none"  # no calibrator
@@ -270,7 +271,7 @@ class _Course:
         """Noise by layer, fitted on every second example."""
         temperature = None if shared.likelihood.name == "gaussian" else shared.search.best.temperature
         with progress("noise by layer") as tick:
-            request = replace(shared.request(_half(self.data, half), tick), views=())
+            request = replace(shared.request(_half(self.data, half, shared.likelihood), tick), views=())
             scales, passes = fit_scales(request, starting_sigma(shared.search), temperature, steps=HALF_STEPS)
         self.spent += passes / 2
         return scales
@@ -319,12 +320,13 @@ def _with_scales(pep: PepEnsemble, scales: Scales) -> PepEnsemble:
     return pep.with_recipe(noise=replace(pep.recipe.noise, scales=scales))
 
 
-def _half(data: Batches, half: int) -> Batches:
-    """Every second example, of as much of the data as memory holds."""
-    batches, start, size = [], 0, 0
+def _half(data: Batches, half: int, likelihood: Likelihood) -> Batches:
+    """Every second example that has items, of as much of the data as memory holds."""
+    batches, count, size = [], 0, 0
     for inputs, labels in data:
-        rows = (torch.arange(start, start + len(labels)) % 2 == half).to(labels.device)
-        start, size = start + len(labels), size + bytes_of(inputs)
+        counted = torch.isin(torch.arange(len(labels), device=labels.device), example_rows(likelihood, labels))
+        rows = (count + counted.cumsum(0)) % 2 != half  # the first example is number 1
+        count, size = count + int(counted.sum()), size + bytes_of(inputs)
         if bool(rows.any()) and size <= 2 * MEMORY_BYTES:
             batch = map_tensors(lambda t, rows=rows: t[rows] if t.ndim and len(t) == len(rows) else t, (inputs, labels))
             batches.append(batch)

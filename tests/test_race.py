@@ -219,11 +219,13 @@ class TwoInputs(nn.Module):
         return self.first(x[:, :5]) + self.second(x[:, 5:])
 
 
-def test_noise_by_layer_is_judged_on_items_that_had_no_part_in_it():
+@pytest.mark.parametrize("ignored", [0, 1])
+def test_noise_by_layer_is_judged_on_items_that_had_no_part_in_it(ignored):
     """Every second example uses one array and suffers from noise, the others use the other one and need it.
 
     So neither half of the examples can find the noise that the other half needs, and noise by layer is not better than
-    temperature scaling; judged by the scales that they found themselves, both halves would gain.
+    temperature scaling; judged by the scales that they found themselves, both halves would gain. An item that does not
+    count, before all others, changes no half.
     """
     torch.manual_seed(0)
     model = TwoInputs().eval()
@@ -236,6 +238,8 @@ def test_noise_by_layer_is_judged_on_items_that_had_no_part_in_it():
     truth = pm.PepEnsemble.at_sigma(model, 4.0, size=50, parameters="second.weight", noise=pm.Noise(seed=9))
     labels = torch.multinomial(truth.predict_proba(inputs), 1, generator=generator)[:, 0]
     labels[::2] = model(inputs[::2]).argmax(dim=1)
+    inputs = torch.cat([torch.zeros(ignored, 10), inputs])
+    labels = torch.cat([torch.full((ignored,), -100), labels])
     found = {c.name: c.nll for c in pm.calibrate(model, (inputs, labels), passes=4).race.candidates}
     assert found["4 members by layer, temperature scaling"] > found["temperature scaling"] + 0.005
 
