@@ -103,9 +103,10 @@ class PepEnsemble(nn.Module):
     @property
     def one_pass(self) -> PepEnsemble | None:
         """The rival: the network alone with its best calibrator on the same items, if that is known."""
-        if self.recipe.one_pass is None:
+        calibrator, given = self.recipe.one_pass, replace(self.search, evaluations=(), lower=0.0, upper=0.0)
+        if calibrator is None:
             return None
-        return self.with_recipe(sigma=0.0, size=1, views=(), calibrator=self.recipe.one_pass, one_pass=None)
+        return self.with_recipe(sigma=0.0, size=1, views=(), calibrator=calibrator, one_pass=None, search=given)
 
     @property
     def search(self) -> SigmaSearch:
@@ -162,8 +163,7 @@ class PepEnsemble(nn.Module):
     def member_pass(self, data: Data | Batches, *, uncertainty: bool = False) -> MemberPass:
         """ln L_i(theta_j), [m, N], and the averaged predictions [N, K] for all items of the data."""
         batches = data if isinstance(data, Batches) else Batches(data, self.model)
-        items = batches.count_items()
-        total = items and items * self.passes
+        total = (batches.count_items() or 0) * self.passes or None
         with progress(f"{self.size} members at sigma = {self.sigma:.4g}", total) as tick:
             calibrator = self.calibrator if uncertainty else None
             return run_members(replace(self.request(batches, tick), keep=True, uncertainty=calibrator), self.sigma)
@@ -195,15 +195,14 @@ class PepEnsemble(nn.Module):
         return self.predict_items(batches).log_likelihoods - network.log_likelihoods
 
     def with_recipe(self, **changes: Any) -> PepEnsemble:
-        """The same network with other fields of its recipe."""
-        return PepEnsemble(self.model, replace(self.recipe, **changes), self.engine)
+        """The same network with other fields of its recipe, and without the race if this is not what it chose."""
+        race = None if changes.keys() & {"sigma", "size", "views", "calibrator"} else self.race
+        return PepEnsemble(self.model, replace(self.recipe, **{"race": race, **changes}), self.engine)
 
     def with_temperature(self, temperature: float) -> PepEnsemble:
         """The same ensemble with its T multiplied by this temperature."""
         if not isinstance(self.calibrator, Temperature):
-            raise ValueError(
-                f"{self.calibrator.name} scaling has a T of its own: use `pm.fit_temperature` to replace it."
-            )
+            raise ValueError(f"{self.calibrator.name} scaling has a T of its own: `pm.fit_temperature` replaces it.")
         return self.with_calibrator(Temperature(self.temperature * temperature))
 
     def with_calibrator(self, calibrator: Calibrator) -> PepEnsemble:
@@ -211,9 +210,10 @@ class PepEnsemble(nn.Module):
         return self.with_recipe(calibrator=calibrator)
 
     def without_temperature(self) -> PepEnsemble:
-        """PEP alone, at the best sigma for T = 1 among those that the search tried."""
+        """PEP alone, at the best sigma for T = 1 among those that the search tried, if there was a search."""
         search = replace(self.search, joint=False)
-        return self.with_recipe(sigma=search.best.sigma, calibrator=UNCALIBRATED, search=search)
+        sigma = search.best.sigma if search.evaluations else self.sigma
+        return self.with_recipe(sigma=sigma, calibrator=UNCALIBRATED, search=search)
 
     def with_split(self, split: Split | None) -> PepEnsemble:
         """The same ensemble, which remembers the items that it was tuned on."""

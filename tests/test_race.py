@@ -322,6 +322,29 @@ def test_the_race_survives_saving_and_shows_itself(tmp_path):
     assert "chosen" in text
 
 
+def test_another_ensemble_than_the_choice_has_no_race():
+    """Its table would mark a candidate as chosen that this is not."""
+    model = network()
+    pep = pm.calibrate(model, items(model, 300, softness=2.0), passes=2)
+    others = pep.with_sigma(0.1), pep.with_size(3), pep.with_temperature(2.0), pep.without_temperature()
+    assert not any(other.race for other in others)
+    assert pep.with_engine("loop").race == pep.with_split(None).race == pep.race
+
+
+def test_the_rival_is_the_network_after_its_calibrator_and_nothing_else():
+    """Neither the sigma of the members nor their race belongs to it, whatever is asked of it."""
+    model = network()
+    data = items(pm.PepEnsemble.at_sigma(model, 0.5, size=2), 250)
+    pep = pm.calibrate(model, data, passes=2)
+    rival = pep.one_pass
+    assert (pep.passes, rival.passes, rival.sigma) == (2, 1, 0)
+    assert rival.without_temperature().method == "network"
+    assert rival.race is None
+    assert rival.search.items == 250
+    run = pm.record_run({"network": model, "members": pep, "rival": rival}, data, title="the rival comes last")
+    assert run.race["method"] == "members"
+
+
 def test_a_regression_races_with_noise_alone():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 2)).eval()

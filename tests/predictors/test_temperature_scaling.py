@@ -214,3 +214,10 @@ def test_a_temperature_replaces_a_richer_calibrator(overfitted):
     assert found.temperature == pytest.approx(pm.fit_temperature(model, data).temperature)
     with pytest.raises(ValueError, match="vector scaling has a T of its own"):
         richer.with_temperature(2.0)
+
+
+def test_a_network_without_its_temperature_is_the_network(overfitted):
+    """There was no search for sigma, which would know the best one without T."""
+    model, data, _ = overfitted
+    bare = pm.fit_temperature(model, data).without_temperature()
+    assert (bare.sigma, bare.temperature, bare.method) == (0, 1, "network")
