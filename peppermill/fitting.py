@@ -73,6 +73,9 @@ def fit(
     pep = PepEnsemble.at_sigma(
         model, 0.0, parameters=parameters, size=size, noise=noise, likelihood=likelihood, views=views, engine=engine
     )
+    if (seen := len(pep.recipe.views)) > pep.perturbation.size:
+        need = f"`views={views!r}` need {seen} members or more, one of them for the inputs as they are"
+        raise ValueError(f"{need}, and `size={size}`: leave views out, or use more members.")
     if temperature and pep.likelihood.name == "gaussian":
         raise ValueError(
             "`temperature=True` is for classifiers: a Gaussian likelihood has no temperature. Leave it out."

@@ -105,13 +105,14 @@ def calibrate(
         model, 0.0, parameters=parameters, size=1, noise=noise, likelihood=likelihood, views=views, engine=engine
     )
     network, shown = network.with_recipe(views=()), network.recipe.views
-    if shown and passes == 1:
-        raise ValueError(f"`views={views!r}` need two passes or more, and `passes=1`: leave them out, or allow more.")
+    if len(shown) > passes:
+        need = f"`views={views!r}` need {len(shown)} passes or more, one of them for the inputs as they are"
+        raise ValueError(f"{need}, and `passes={passes}`: leave views out, or allow more passes.")
     course = _Course(Batches(validation, network.model, argument="validation", batch_size=batch_size))
     course.enter(network)
     if passes > 1:
         if shown:
-            course.enter(network.with_recipe(size=min(len(shown), passes), views=shown))
+            course.enter(network.with_recipe(size=len(shown), views=shown))
         close = {e.pep.recipe.views for e in course.entries if not course.pays(course.best(), e, CLEAR_LEAD)}
         for seen in sorted(close, key=len):
             course.enter_noise(network.with_recipe(size=passes, views=seen))
@@ -311,7 +312,7 @@ def _name(pep: PepEnsemble, calibrator: str = NOTHING) -> str:
     """What the table and the progress line call a candidate."""
     noise = " by layer" if pep.recipe.noise.scales else ""
     members = f"{pep.size} members{noise}" if pep.sigma else ""
-    views = f"{len(pep.recipe.views)} views" if pep.recipe.views else ""
+    views = f"{seen} views" if (seen := len(pep.recipe.views[: pep.size])) > 1 else ""
     after = "" if calibrator == NOTHING else f"{calibrator} scaling"
     return ", ".join(filter(None, (members, views, after))) or "network"
 

@@ -57,7 +57,7 @@ class Recipe:
     @property
     def method(self) -> str:
         """What tables call it; PEP only if there is noise."""
-        views = f"{len(self.views)} views" if self.views else ""
+        views = f"{seen} views" if (seen := len(self.views[: self.size])) > 1 else ""
         factors = max((len(factors) for _, factors in self.noise.scales), default=0)  # of an array: a sigma each
         noise = ("PEP by filter" if factors > 1 else "PEP by layer" if factors else "PEP") if self.sigma else ""
         members = " and ".join(filter(None, (noise, views)))

@@ -376,7 +376,8 @@ def test_a_network_without_gradients_races_without_noise_by_layer():
         ({"views": "sideways"}, "`views='sideways'` is unknown: choose from horizontal_flip"),
         ({"views": "horizontal_flip"}, "hold no pictures"),
         ({"views": lambda x: x[:, :3]}, "a view must keep every shape"),
-        ({"views": ["horizontal_flip"], "passes": 1}, "need two passes or more, and `passes=1`: leave them out"),
+        ({"views": ["horizontal_flip"], "passes": 1}, "need 2 passes or more, .*, and `passes=1`: leave views out"),
+        ({"views": ["horizontal_flip", "vertical_flip"]}, "need 3 passes or more, .*, and `passes=2`: leave views out"),
         ({"likelihood": "poisson"}, "`likelihood='poisson'` is unknown"),
     ],
 )

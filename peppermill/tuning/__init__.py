@@ -22,7 +22,6 @@ class SigmaTuner(Protocol):
 
     def tune(self, request: Request, joint: bool = False) -> SigmaSearch:
         """The best sigma, or the best sigma and T; sigma = 0 always competes."""
-        ...
 
 
 #: The searches by name. A new one is one file and one row.

@@ -221,6 +221,7 @@ def test_a_regression_has_no_calibration_error(tmp_path, options):
     [
         ({"parameters": "conv"}, {}, "`parameters='conv'` selects nothing in this Module"),
         ({"size": 0}, {}, "`size=0` must be a whole number of members"),
+        ({"size": 1, "views": lambda x: x}, {}, "need 2 members or more, one of them for the inputs as they are"),
         ({"network": "backbone"}, {}, "`network='backbone'` is not a part of this Module: it has net"),
         ({"dataloader": 1}, {}, "`dataloader=1` must be one of the 1 loaders, from 0"),
         ({"path": "."}, {}, "cannot be written: give the path of a file"),

@@ -373,6 +373,21 @@ def test_what_is_not_a_view_is_refused(cnn, images, views, error, message):
     networks.assert_untouched(cnn, before)
 
 
+def test_views_that_no_member_would_see_are_refused(cnn, images):
+    before = networks.snapshot(cnn)
+    for size, views in ((1, BOTH[0]), (2, BOTH)):
+        needed = f"need {size + 1} members or more, one of them for the inputs as they are, and `size={size}`"
+        with pytest.raises(ValueError, match=needed):
+            pm.fit(cnn, images, size=size, views=views)
+    networks.assert_untouched(cnn, before)
+
+
+def test_an_ensemble_is_named_by_the_views_that_its_members_see(cnn):
+    pep = pm.PepEnsemble.at_sigma(cnn, 0.0, size=3, views=BOTH)
+    assert [pep.with_size(size).method for size in (1, 2, 3, 4)] == ["network", "2 views", "3 views", "3 views"]
+    assert pep.with_size(1).with_sigma(SIGMA).method == "PEP"
+
+
 @pytest.mark.parametrize("views", [None, (), []])
 def test_no_views_are_the_inputs_alone(cnn, images, views):
     pep = pm.PepEnsemble.at_sigma(cnn, 0.0, size=3, views=views)
