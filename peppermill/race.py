@@ -159,8 +159,7 @@ class _Course:
         else:
             found = self._pass(pep)
             judged = found.averaged
-        likelihood, classes = pep.likelihood, judged.shape[1]
-        self.examples = found.examples.cpu()
+        likelihood, classes, self.examples = pep.likelihood, judged.shape[1], found.examples.cpu()
         if not self.entries and likelihood.name == "categorical":
             then = "the race cannot judge them, and vector and matrix scaling leave them to the temperature."
             warn_about_absent_classes(found.labels, classes, then)

@@ -385,3 +385,11 @@ def test_mistakes_are_named(options, message):
     model = network()
     with pytest.raises(ValueError, match=message):
         pm.calibrate(model, items(model, 50), **{"passes": 2, **options})
+
+
+@pytest.mark.filterwarnings("ignore:3 of 4 classes")
+def test_one_example_is_too_few():
+    """Its items, such as pixels, cannot judge each other. Here the network is wrong, so that T would be fitted."""
+    model, inputs = network(), torch.ones(1, 6)
+    with pytest.raises(ValueError, match="1 items in one fold leave nothing to fit on: give two examples or more"):
+        pm.calibrate(model, (inputs, model(inputs).argmin(dim=1)), passes=1)
