@@ -61,7 +61,8 @@ def write_recipe(recipe: Recipe, path: str | Path, model: nn.Module) -> None:
     inline = inline if arrays else {}
     if len(_text(recipe, names, evaluations[:2], inline)) > MAX_FILE_BYTES and arrays:
         raw = safetensors.torch.save({name: value.float().contiguous() for name, value in arrays.items()})
-        beside = path.with_suffix(".arrays.safetensors")  # the network's weights may be in a file of the same stem
+        path = path.resolve()  # of a link, the folder of the file that is written; pep-0.1 and pep-0.2 share a stem
+        beside = path.with_name(f"{path.name.removesuffix('.json')}.arrays.safetensors")
         inline = {"arrays_file": beside.name, "arrays_digest": sha256([raw])}
         write_atomically(beside, raw)
     if recipe.race and all(math.isfinite(c.nll) for c in recipe.race.candidates):  # JSON has no infinity
@@ -110,7 +111,7 @@ def read_content(path: str | Path) -> dict[str, Any]:
     if content["version"] > 1 and content.pop("checksum", None) != _checksum(content):
         raise _damaged(path, "it was changed after it was written")
     if "arrays_file" in content:
-        beside = Path(path).with_name(content["arrays_file"])
+        beside = Path(path).resolve().with_name(content["arrays_file"])
         if not beside.is_file() or sha256([beside.read_bytes()]) != content["arrays_digest"]:
             raise _damaged(path, f"its arrays are in {beside.name}, which is missing or was changed")
         content["arrays"] = safetensors.torch.load(beside.read_bytes())
@@ -122,7 +123,6 @@ def search_of(content: dict[str, Any]) -> SigmaSearch:
     search = content["search"]
     rows = (row if len(row) == 4 else (*row, 1.0, row[1]) for row in search["evaluations"])
     evaluations = [Evaluation(*(-math.inf if value is None else float(value) for value in row)) for row in rows]
-    # The first files of version one do not have `passes`.
     return SigmaSearch(tuple(evaluations), **{name: search.get(name) for name in SEARCH_FIELDS})
 
 

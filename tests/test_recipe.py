@@ -263,6 +263,23 @@ def test_arrays_that_do_not_fit_have_a_file_of_their_own_and_never_that_of_the_w
     assert torch.equal(pm.load(tmp_path / "net.json", model)(x), pep(x))
 
 
+@pytest.mark.filterwarnings("ignore:.* classes do not occur|the best temperature is")
+@pytest.mark.parametrize("names", [("pep-0.1", "pep-0.2"), ("pep.vector", "pep.json"), ("link.json", "pep.json")])
+def test_ensembles_under_similar_names_do_not_share_a_file_of_arrays(tmp_path, names):
+    """Names with a dot of their own, and a link, whose target and its arrays are read under either name."""
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(5, 300)).eval(), torch.randn(900, 5)
+    labels = (300 * torch.rand(900).square()).long()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "link.json").symlink_to(tmp_path / "elsewhere" / "one.json")
+    several = [pm.fit_calibrator(model, (x[some], labels[some]), "vector") for some in (slice(0, 900), slice(0, 700))]
+    for name, one in zip(names, several, strict=True):
+        one.save(tmp_path / name)
+    for name, one in zip(names, several, strict=True):
+        assert torch.equal(pm.load(tmp_path / name, model)(x), one(x))
+        assert torch.equal(pm.load((tmp_path / name).resolve(), model)(x), one(x))
+
+
 # The fingerprint
 
 
