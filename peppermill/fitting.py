@@ -110,7 +110,7 @@ def fit(
         if calibrator not in (None, "temperature"):
             members = run_members(request, found.best.sigma)
             fitted = fit_calibrator_on(calibrator, members.averaged, members.labels, pep.likelihood)
-            found = replace(found, passes=(found.passes or 0.0) + size)
+            found = replace(found, passes=(found.passes or 0.0) + request.members(members.sigma).count)
         if calibrator and (calibrator != "temperature" or request.views):  # else the search has the network's T
             alone = run_members(replace(request, views=()), 0.0)
             rival = fit_calibrator_on(calibrator, alone.averaged, alone.labels, pep.likelihood)

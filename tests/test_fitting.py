@@ -7,7 +7,9 @@ import warnings
 
 import networks
 import pytest
+import torch
 import version_one
+from torch import nn
 
 import peppermill as pm
 
@@ -116,3 +118,32 @@ def test_the_network_is_untouched(overfitted):
     before = networks.snapshot(model)
     pm.fit(model, validation, size=2, temperature=True)
     networks.assert_untouched(model, before)
+
+
+SEEN = []  # the sizes of the batches of `Counted`
+
+
+class Counted(nn.Module):
+    """A layer that counts the items it has seen, in every copy."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x):
+        SEEN.append(len(x))
+        return 5 * self.layer(x)
+
+
+@pytest.mark.filterwarnings("ignore::peppermill.PepWarning")
+@pytest.mark.parametrize(("softness", "helps"), [(1.0, False), (3.0, True)])
+def test_the_passes_of_a_calibrator_are_those_that_it_took(softness, helps):
+    """If noise does not help, the calibrator is fitted on one pass, not on one of each member."""
+    model = networks.seeded(Counted).eval()
+    x = torch.randn(800, 4, generator=torch.Generator().manual_seed(0))
+    labels = torch.distributions.Categorical(logits=model(x).detach() / softness)
+    torch.manual_seed(0)
+    SEEN.clear()
+    pep = pm.fit(model, (x, labels.sample()), calibrator="vector", engine="loop")
+    assert (pep.sigma > 0) == helps
+    assert pep.search.passes == pytest.approx(sum(SEEN) / 800, abs=1.0)
