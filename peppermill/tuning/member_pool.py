@@ -18,7 +18,7 @@ from peppermill.calibrators.temperature import best_temperature
 from peppermill.likelihood import ensemble_log_likelihoods, temper
 from peppermill.passes import Request, run_members
 from peppermill.plumbing.warnings import warn_user
-from peppermill.tuning.result import SigmaSearch, evaluate_pass
+from peppermill.tuning.result import ROUNDING, SigmaSearch, evaluate_pass
 
 MAX_BYTES = 2**30  # of the log-probabilities of all members in the pool
 
@@ -26,7 +26,7 @@ MAX_BYTES = 2**30  # of the log-probabilities of all members in the pool
 def tune_pool(request: Request, found: SigmaSearch, pool: int) -> tuple[Request, SigmaSearch]:
     """The members chosen from the first `pool` draws at the sigma that was found, and what choosing is worth.
 
-    If the cross-fitted gain is not positive, the first m draws remain.
+    If the cross-fitted gain is not above rounding, the first m draws remain.
     """
     perturbation, sigma = request.perturbation, found.best.sigma
     if not isinstance(pool, int) or pool <= perturbation.size:
@@ -50,7 +50,7 @@ def tune_pool(request: Request, found: SigmaSearch, pool: int) -> tuple[Request,
     log_likelihoods, rows = map(torch.stack, zip(*found_by_draw, strict=True))
     labels = members.labels if found.joint else torch.zeros_like(members.labels, dtype=torch.long)
     gain = cross_fitted_gain(rows, labels, perturbation.size, members.examples)
-    if gain > 0:
+    if gain > ROUNDING:
         chosen = list(draws := choose_members(rows, labels, perturbation.size))
         averaged = ensemble_log_likelihoods(rows[chosen]).double()
         of_chosen = replace(

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import peppermill as pm
 from peppermill.calibrators.temperature import best_temperature
@@ -140,6 +141,23 @@ def test_random_labels_leave_the_first_members_and_say_so():
     assert same.perturbation.noise.draws == ()
     assert found.pool_gain <= 0
     assert found.passes == 25
+
+
+def test_a_gain_that_may_be_rounding_leaves_the_first_members():
+    """They are the truth, and are chosen again in another order, which changes the last bits of their average."""
+    model = networks.seeded(
+        lambda: nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 4)).eval()
+    )
+    with torch.no_grad():
+        model[4].weight.mul_(12)
+    truth = pm.PepEnsemble.at_sigma(model, 0.3, size=4, parameters="0.weight")
+    generator = torch.Generator().manual_seed(0)
+    x = 2 * torch.randn(600, 8, generator=generator)
+    labels = torch.multinomial(truth.predict_proba(x), 1, generator=generator)[:, 0]
+    with pytest.warns(pm.PepWarning, match="choosing 4 of 8 members does not help"):
+        pep = pm.fit(model, (x, labels), parameters="0.weight", size=4, pool=8, temperature=True)
+    assert abs(pep.search.pool_gain) < 1e-6
+    assert pep.with_size(6).passes == 6
 
 
 def test_a_pool_without_noise_has_nothing_to_choose_from():
