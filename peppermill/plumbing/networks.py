@@ -73,9 +73,9 @@ def refuse_training_mode(model: Any) -> None:
 def refuse_unperturbable(model: Any) -> None:
     """Raise if this is not a module of torch, or has weights to which no noise can be added."""
     if not isinstance(model, nn.Module):
-        raise TypeError(
-            f"`model` is a {type(model).__name__}, which is not a torch.nn.Module: pass the network itself."
-        )
+        raise TypeError(f"`model` is a {type(model).__name__}, which is not a torch.nn.Module: pass the network.")
+    if hasattr(model, "with_calibrator"):
+        raise TypeError("`model` is an ensemble, which is perturbed already: pass its network, `pep.model`.")
     if any(isinstance(part, torch.jit.ScriptModule) for part in model.modules()):
         raise TypeError(
             "`model` is a program of TorchScript, which cannot be perturbed: pass the network it was made of."

@@ -365,7 +365,7 @@ def test_what_keras_makes_without_torch_is_refused_with_the_cure():
 
 
 def test_what_is_no_network_is_refused():
-    with pytest.raises(TypeError, match=r"a function, which is not a torch\.nn\.Module: pass the network itself"):
+    with pytest.raises(TypeError, match=r"a function, which is not a torch\.nn\.Module: pass the network"):
         pm.fit(keras_cnn, [])
 
 
