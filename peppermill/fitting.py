@@ -83,8 +83,7 @@ def fit(
     if calibrator:
         row_for(calibrator, pep.likelihood)
     calibrator = calibrator or ("temperature" if temperature else None)
-    half = {str(v.dtype) for v in pep.perturbation.center.values() if v.dtype in (torch.float16, torch.bfloat16)}
-    if half:
+    if half := {str(v.dtype) for v in pep.perturbation.center.values() if v.dtype in (torch.float16, torch.bfloat16)}:
         warn_user(
             f"the weights are {', '.join(sorted(half))}, in which neighbouring numbers lie far apart: noise is drawn "
             "and added in float32 and then rounded, so a small sigma acts unevenly. For exact noise fit in float32 "
