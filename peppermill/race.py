@@ -152,13 +152,9 @@ class _Course:
 
         That is: better than temperature scaling, and not worse than the best by more than two standard errors.
         """
-        if half_scales:  # an item is judged by noise that the other half of the examples found
-            first, found = (self._pass(_with_scales(pep, scales)) for scales in half_scales)
-            even = (self.examples % 2 == 0).to(first.averaged.device)[:, None]
-            judged = torch.where(even, found.averaged, first.averaged)
-        else:
-            found = self._pass(pep)
-            judged = found.averaged
+        passes = [self._pass(_with_scales(pep, scales)) for scales in half_scales] or [self._pass(pep)]
+        found, is_odd = passes[-1], (passes[-1].examples % 2 == 1)[:, None]
+        judged = torch.where(is_odd, passes[0].averaged, found.averaged)  # by noise that the other half found
         likelihood, classes, self.examples = pep.likelihood, judged.shape[1], found.examples.cpu()
         if not self.entries and likelihood.name == "categorical":
             then = "the race cannot judge them, and vector and matrix scaling leave them to the temperature."
@@ -210,14 +206,10 @@ class _Course:
         """The entry with the largest likelihood among those with at most this many passes."""
         return max((e for e in self.entries if e.pep.passes <= most_passes), key=lambda e: e.value)
 
-    def difference(self, entry: _Entry, other: _Entry) -> tuple[float, float]:
-        """The mean difference of the NLL, and its standard error over examples."""
-        return _mean_and_error(other.log_likelihoods - entry.log_likelihoods, self.examples)
-
     def pays(self, entry: _Entry, rival: _Entry, errors: float = 1.0) -> bool:
         """Whether an entry beats another one by more than rounding and a standard error, or another number of them."""
-        mean, error = self.difference(entry, rival)
-        return -mean > max(errors * error, ROUNDING)
+        mean, error = _mean_and_error(entry.log_likelihoods - rival.log_likelihoods, self.examples)
+        return mean > max(errors * error, ROUNDING)
 
     def simplest(self, entries: list[_Entry]) -> _Entry:
         """The entry with the fewest fitted numbers within half a standard error of the best of these."""
@@ -234,10 +226,10 @@ class _Course:
             pep = pep.with_recipe(one_pass=self._calibrated(rival).calibrator)
         candidates = []
         for entry in sorted(self.entries, key=lambda e: -e.value):
-            (mean, error), own = self.difference(entry, choice), entry.pep.passes
+            own, lead = entry.pep.passes, choice.log_likelihoods - entry.log_likelihoods
             verdict = 0 if entry is choice else 3 if own < pep.passes else 1 if self.pays(choice, entry) else 2
-            facts = _name(entry.pep, entry.calibrator), own, entry.parameters, -entry.value, mean, error
-            candidates.append(Candidate(*facts, Race.verdicts[verdict]))
+            facts = _name(entry.pep, entry.calibrator), own, entry.parameters, -entry.value
+            candidates.append(Candidate(*facts, *_mean_and_error(lead, self.examples), Race.verdicts[verdict]))
         items, tried = len(choice.log_likelihoods), pep.search.evaluations
         zero = Evaluation(0.0, self.entries[0].value * items, pep.temperature, choice.value * items)
         joint = pep.search.joint or choice.calibrator != NOTHING

@@ -138,8 +138,8 @@ BREAKS = [
     Break(
         "items are judged by noise by layer that saw them",
         "race.py",
-        "(self.examples % 2 == 0)",
-        "(self.examples % 2 == 1)",
+        "passes[-1].examples % 2 == 1",
+        "passes[-1].examples % 2 == 0",
         "tests/test_race.py",
     ),
 ]
