@@ -24,7 +24,6 @@ from peppermill.types import Data, EngineName, Inputs, LawName, Likelihood, Like
 from peppermill.uncertainty import Uncertainty, member_uncertainty
 
 if TYPE_CHECKING:
-    from peppermill.datasets.splitting import Split
     from peppermill.noise import Noise
     from peppermill.parameters import Selection
     from peppermill.perturbation import Perturbation
@@ -214,10 +213,6 @@ class PepEnsemble(nn.Module):
         search = replace(self.search, joint=False)
         sigma = search.best.sigma if search.evaluations else self.sigma
         return self.with_recipe(sigma=sigma, calibrator=UNCALIBRATED, search=search)
-
-    def with_split(self, split: Split | None) -> PepEnsemble:
-        """The same ensemble, which remembers the items that it was tuned on."""
-        return self.with_recipe(split=split)
 
     def with_size(self, size: int) -> PepEnsemble:
         """The same ensemble with another number of members; the first ones stay the same draws."""

@@ -94,7 +94,7 @@ def tune(
     asked["noise"] = pm.Noise(cast(LawName, tuning.noise), context.params.get("antithetic", True), tuning.seed)
     asked["engine"] = engine_named(tuning.engine, tuning.precision)
     asked["views"] = [name.strip() for text in tuning.views or () for name in text.split(",")]
-    pep = function(source.model, labelled, **asked).with_split(split)
+    pep = function(source.model, labelled, **asked).with_recipe(split=split)
     if pep.sigma and function is pm.fit and pep.one_pass is None and pep.likelihood.name != "gaussian":
         alone = pep.with_recipe(sigma=0.0, size=1, views=())  # for `evaluate` to show beside the members
         again = Batches(labelled, source.model, batch_size=tuning.batch_size)
