@@ -92,42 +92,40 @@ def fit_scales(
         raise ValueError(f'`scale={per!r}` is unknown: choose "layer" or "filter", or leave it out for one sigma.')
     center, device = request.perturbation.center, request.data.device
     sizes = [len(value) if per == "filter" and value.ndim else 1 for value in center.values()]
-    logs = torch.zeros(sum(sizes), device=device, requires_grad=True)
-    log_temperature = torch.tensor(math.log(temperature or 1.0), device=device, requires_grad=temperature is not None)
-    fitted = [logs, log_temperature] if log_temperature.requires_grad else [logs]
-    means, squares = [torch.zeros_like(number) for number in fitted], [torch.zeros_like(number) for number in fitted]
-    shells, average, spent = Shells(request.model), torch.zeros_like(logs), max(1.0, len(request.views))
+    fitted = torch.tensor([0.0] * sum(sizes) + [math.log(temperature or 1.0)], device=device, requires_grad=True)
+    mean, square, average = (torch.zeros_like(fitted) for _ in range(3))
+    shells, spent = Shells(request.model), max(1.0, len(request.views))
     taken = 1  # steps, this one included
     recurrent = any(isinstance(module, nn.RNNBase) for module in request.model.modules())
     low = request.engine.precision and "bfloat16"  # in which gradients do not underflow
     for step, (minibatch, share) in enumerate(_minibatches(request, steps)):
         # cuDNN differentiates recurrent layers in training mode only.
         with torch.enable_grad(), torch.backends.cudnn.flags(enabled=not recurrent), autocast(device, low):
-            by_name = dict(zip(center, torch.split(logs, sizes), strict=True))
+            logs = dict(zip(center, torch.split(fitted[:-1], sizes), strict=True))
+            log_temperature = fitted[-1] if temperature else None
             if step == 0:
                 args, kwargs = as_arguments(minibatch[0][0])
                 kept = activation_bytes(partial(shells, args=args, kwargs=kwargs), center, shells.own.values())
                 hold = 2 * PAIRS * len(minibatch) * kept <= MEMORY_BYTES
-            value = minibatch_log_likelihood(request, shells, sigma, by_name, log_temperature, step, minibatch, hold)
-            gradients = torch.autograd.grad(-value, fitted)
-        if all(bool(gradient.isfinite().all()) for gradient in gradients):  # too much noise may overflow
+            value = minibatch_log_likelihood(request, shells, sigma, logs, log_temperature, step, minibatch, hold)
+            (gradient,) = torch.autograd.grad(-value, fitted)
+        if bool(gradient.isfinite().all()):  # too much noise may overflow
             # Adam, in place of torch.optim's, which imports a compiler.
             rate = LEARNING_RATE * (1 - step / steps) * math.sqrt(1 - SQUARES_KEPT**taken) / (1 - MEANS_KEPT**taken)
-            for number, mean, square, gradient in zip(fitted, means, squares, gradients, strict=True):
-                mean.lerp_(gradient, 1 - MEANS_KEPT)
-                square.lerp_(gradient.square(), 1 - SQUARES_KEPT)
-                number.data.addcdiv_(mean, square.sqrt() + 1e-8, value=-rate)
+            mean.lerp_(gradient, 1 - MEANS_KEPT)
+            square.lerp_(gradient.square(), 1 - SQUARES_KEPT)
+            fitted.data.addcdiv_(mean, square.sqrt() + 1e-8, value=-rate)
             taken += 1
         if step >= steps // 2:
-            average += logs.detach() / (steps - steps // 2)
+            average += fitted.detach() / (steps - steps // 2)
         spent += STEP_PASSES * share
         request.tick(STEP_PASSES * sum(len(labels) for _, labels, _ in minibatch))
     if grouped():  # GPUs differ in the last bits: all processes take what the first one found
         from peppermill.distributed.gather import gather_rows
 
         average = gather_rows([average[None]], [1], {"`scale`": per}, device)[0][0]
-    factors = average.exp().half()  # three digits, which make a short file
-    return tuple(zip(center, map(tuple, (part.tolist() for part in torch.split(factors, sizes))), strict=True)), spent
+    factors = torch.split(average[:-1].exp().half(), sizes)  # three digits, which make a short file
+    return tuple((name, tuple(part.tolist())) for name, part in zip(center, factors, strict=True)), spent
 
 
 def minibatch_log_likelihood(
@@ -135,7 +133,7 @@ def minibatch_log_likelihood(
     shells: Shells,
     sigma: float,
     logs: Params,
-    log_temperature: Tensor,
+    log_temperature: Tensor | None,
     step: int,
     minibatch: list[WeightedBatch],
     hold: bool = False,
@@ -154,7 +152,7 @@ def minibatch_log_likelihood(
                 params[name] = (value + signed).view(value.shape).to(value.dtype)
     # A checkpoint holds the activations of one member at a time; to hold those of all members is faster by a third.
     call = shells if hold else partial(checkpoint, shells, use_reentrant=False)
-    total = log_temperature.new_zeros(())
+    total = torch.zeros(())
     for inputs, labels, weights in minibatch:
         outputs = []
         for j, params in enumerate(members):
@@ -170,7 +168,7 @@ def minibatch_log_likelihood(
             )
         items = [likelihood.items(likelihood.predict(one), labels) for one in outputs]
         predictions, counted = torch.stack([prediction for prediction, _ in items]), items[0][1]
-        if log_temperature.requires_grad:
+        if log_temperature is not None:
             averaged = (ensemble_log_likelihoods(predictions) / log_temperature.exp()).log_softmax(dim=-1)
             rows = likelihood.log_likelihoods(averaged, counted)
         else:
