@@ -77,12 +77,10 @@ def choose_members(rows: Tensor, labels: Tensor, size: int) -> tuple[int, ...]:
     temperature = _best_temperature(ensemble_log_likelihoods(rows[:size]), labels)
     chosen: list[int] = []
     total = torch.full_like(rows[0], -math.inf)
-    for count in range(1, size + 1):
-        averages = (torch.logaddexp(total, row) - math.log(count) for row in rows)
-        values = [_log_likelihood(averaged, labels, temperature) for averaged in averages]
+    for _ in range(size):
+        values = [_log_likelihood(torch.logaddexp(total, row), labels, temperature) for row in rows]
         chosen.append(values.index(max(values)))
         total = torch.logaddexp(total, rows[chosen[-1]])
-
     everywhere = torch.ones_like(labels, dtype=torch.bool)
     return tuple(max(range(size), chosen, key=lambda members: _value(rows, labels, members, everywhere, everywhere)))
 
