@@ -178,7 +178,7 @@ class _Course:
                 scores, fitted = likelihood.log_likelihoods(judged, found.labels), 0
             else:
                 with progress(_name(pep, name), FOLDS) as tick:
-                    scores = cross_fitted(name, judged, found.labels, likelihood, FOLDS, found.examples, tick)
+                    scores = cross_fitted(name, judged, found.labels, likelihood, found.examples, FOLDS, tick)
                 fitted = CALIBRATORS[name].numbers(classes)
             self.entries.append(_Entry(pep, half_scales, name, own + fitted, scores.cpu()))
 

@@ -328,7 +328,7 @@ def test_another_ensemble_than_the_choice_has_no_race():
     pep = pm.calibrate(model, items(model, 300, softness=2.0), passes=2)
     others = pep.with_sigma(0.1), pep.with_size(3), pep.with_temperature(2.0), pep.without_temperature()
     assert not any(other.race for other in others)
-    assert pep.with_engine("loop").race == pep.with_split(None).race == pep.race
+    assert pep.with_engine("loop").race == pep.with_recipe(split=None).race == pep.race
 
 
 def test_the_rival_is_the_network_after_its_calibrator_and_nothing_else():

@@ -140,18 +140,16 @@ def cross_fitted(
     log_probs: Tensor,
     labels: Tensor,
     likelihood: Likelihood,
-    folds: int = 5,
-    groups: Tensor | None = None,
+    examples: Tensor,
+    folds: int,
     tick: Tick = lambda items: None,
-    seed: int = 0,
 ) -> Tensor:
     """ln p of each item's label, [N], by a calibrator that was fitted on the other folds.
 
-    `groups`, [N], are numbers of examples: all items of an example are in one fold.
+    All items of an example are in one fold; `examples`, [N], are their numbers 0, 1, ...
     """
-    row, items = row_for(name, likelihood, log_probs.shape[1]), len(labels)
-    group = np.arange(items) if groups is None else np.unique(groups.cpu().numpy(), return_inverse=True)[1]
-    fold = torch.from_numpy(np.random.RandomState(seed).permutation(group.max() + 1) % folds)[group].to(labels.device)
+    row, count = row_for(name, likelihood, log_probs.shape[1]), int(examples.max()) + 1
+    fold = torch.from_numpy(np.random.RandomState(0).permutation(count) % folds).to(labels.device)[examples]
     found = torch.zeros_like(log_probs[:, 0])
     for number in range(int(fold.max()) + 1):
         inside = fold == number

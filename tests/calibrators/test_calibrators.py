@@ -91,24 +91,22 @@ def test_a_row_knows_how_many_numbers_are_fitted(name):
 
 @pytest.mark.parametrize("name", CALIBRATORS)
 def test_cross_fitting_is_a_loop_over_folds(name):
-    """Those that leave an example out give the same ln p for all folds of one example each."""
+    """As many folds as examples leave out one example each."""
     log_probs, labels = distorted(6, 2, seed=3)
-    found = cross_fitted(name, log_probs, labels, CATEGORICAL, folds=6)
+    found = cross_fitted(name, log_probs, labels, CATEGORICAL, torch.arange(6), folds=6)
     for left_out in range(6):
         others = torch.arange(6) != left_out
         fitted = CALIBRATORS[name].fit(log_probs[others], labels[others])
         assert found[left_out] == fitted(log_probs[left_out])[labels[left_out]]
-    assert torch.equal(found, cross_fitted(name, log_probs, labels, CATEGORICAL, folds=6, seed=5))
 
 
 def test_the_items_of_an_example_are_in_one_fold():
-    """Three copies of each item: with groups, cross-fitting is that of the items without copies."""
+    """Three copies of each item: cross-fitting is that of the items without copies."""
     log_probs, labels = distorted(40, 3)
     copies = torch.arange(40).repeat_interleave(3)
-    once = cross_fitted("temperature", log_probs, labels, CATEGORICAL)
-    thrice = cross_fitted("temperature", log_probs[copies], labels[copies], CATEGORICAL, groups=100 + copies)
+    once = cross_fitted("temperature", log_probs, labels, CATEGORICAL, torch.arange(40), folds=5)
+    thrice = cross_fitted("temperature", log_probs[copies], labels[copies], CATEGORICAL, copies, folds=5)
     torch.testing.assert_close(thrice, once[copies], rtol=1e-6, atol=1e-8)
-    assert not torch.equal(once, cross_fitted("temperature", log_probs, labels, CATEGORICAL, seed=1))
 
 
 @pytest.mark.parametrize("name", RICHER)
@@ -178,13 +176,13 @@ def test_misuse_is_refused_with_its_cure():
     with pytest.raises(
         ValueError, match="'matrix'` is not for the bernoulli likelihood: choose one of temperature, vec"
     ):
-        cross_fitted("matrix", log_probs, labels, pm.Bernoulli())
+        cross_fitted("matrix", log_probs, labels, pm.Bernoulli(), torch.arange(50), folds=5)
     with pytest.raises(
         ValueError, match=r"is for at most 100 classes, and there are 1,001: use `calibrator=\"vector\"`"
     ):
         fit_calibrator_on("matrix", torch.zeros(3, 1001).log_softmax(dim=1), torch.zeros(3).long(), CATEGORICAL)
-    with pytest.raises(ValueError, match="leave nothing to fit on"):
-        cross_fitted("vector", log_probs, labels, CATEGORICAL, groups=torch.zeros(50))
+    with pytest.raises(ValueError, match="all items are of one example, which leaves nothing to fit on: give more"):
+        cross_fitted("vector", log_probs, labels, CATEGORICAL, torch.zeros(50).long(), folds=5)
     with pytest.raises(ValueError, match=r"matrix scaling has arrays of shapes \[3\] and \[3\]"):
         calibrator_from({"name": "matrix", "temperature": 1.0}, {"weight": torch.zeros(3), "bias": torch.zeros(3)})
 
