@@ -284,9 +284,9 @@ def fit_or_calibrate(
     pep = fit(model, validation, size=size, temperature=joint, **options)
     if pep.one_pass is None or pep.passes == 1:
         return pep
-    members, alone = pep.predict_items(validation), pep.one_pass.predict_items(validation)
-    examples = torch.arange(len(members.labels)) if members.examples is None else members.examples.cpu()
-    mean, error = _mean_and_error((members.log_likelihoods - alone.log_likelihoods).cpu(), examples)
+    members, alone = pep.member_pass(validation), pep.one_pass.predict_items(validation)
+    lead = pep.predictions_of(members).log_likelihoods - alone.log_likelihoods
+    mean, error = _mean_and_error(lead.cpu(), members.examples.cpu())
     return pep if mean > max(error, ROUNDING) else pep.one_pass
 
 
