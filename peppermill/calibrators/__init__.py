@@ -154,7 +154,7 @@ def cross_fitted(
     for number in range(int(fold.max()) + 1):
         inside = fold == number
         if bool(inside.all()):
-            raise ValueError(f"{items:,} items in one fold leave nothing to fit on: give two examples or more.")
+            raise ValueError(f"{len(labels):,} items in one fold leave nothing to fit on: give two examples or more.")
         fitted = row.fit(log_probs[~inside], labels[~inside])
         found[inside] = likelihood.log_likelihoods(fitted(log_probs[inside]), labels[inside])
         tick(1)
