@@ -108,11 +108,11 @@ def fit(
         rival: Calibrator | None = Temperature(found.baseline.temperature) if calibrator else None
         if calibrator not in (None, "temperature"):
             members = run_members(request, found.best.sigma)
-            fitted = fit_calibrator_on(calibrator, members.averaged, members.labels, pep.likelihood)
+            fitted = fit_calibrator_on(calibrator, members.averaged, members.labels, pep.likelihood, members.examples)
             found = replace(found, passes=(found.passes or 0.0) + request.members(members.sigma).count)
         if calibrator and (calibrator != "temperature" or request.views):  # else the search has the network's T
             alone = run_members(replace(request, views=()), 0.0)
-            rival = fit_calibrator_on(calibrator, alone.averaged, alone.labels, pep.likelihood)
+            rival = fit_calibrator_on(calibrator, alone.averaged, alone.labels, pep.likelihood, alone.examples)
             found = replace(found, passes=(found.passes or 0.0) + 1)
     noise = request.perturbation.noise
     return pep.with_recipe(sigma=found.best.sigma, noise=noise, calibrator=fitted, search=found, one_pass=rival)

@@ -241,7 +241,7 @@ class _Course:
         if entry.calibrator == NOTHING:
             return entry.pep
         found = self._pass(entry.pep)
-        calibrator = CALIBRATORS[entry.calibrator].fit(found.averaged, found.labels)
+        calibrator = CALIBRATORS[entry.calibrator].fit(found.averaged, found.labels, found.examples)
         warn_at_limit(calibrator.temperature)
         return entry.pep.with_calibrator(calibrator)
 

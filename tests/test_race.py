@@ -391,5 +391,7 @@ def test_mistakes_are_named(options, message):
 def test_one_example_is_too_few():
     """Its items, such as pixels, cannot judge each other. Here the network is wrong, so that T would be fitted."""
     model, inputs = network(), torch.ones(1, 6)
-    with pytest.raises(ValueError, match="1 items in one fold leave nothing to fit on: give two examples or more"):
+    with pytest.raises(
+        ValueError, match="all items are of one example, which leaves nothing to fit on: give more examples"
+    ):
         pm.calibrate(model, (inputs, model(inputs).argmin(dim=1)), passes=1)

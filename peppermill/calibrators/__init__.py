@@ -46,16 +46,18 @@ class CalibratorRow:
     likelihoods: tuple[str, ...] = ("categorical", "bernoulli")
     most_classes: float = math.inf
 
-    def fit(self, log_probs: Tensor, labels: Tensor) -> Calibrator:
-        """Fit it on log-probabilities [N, K] and labels [N], with one thread.
+    def fit(self, log_probs: Tensor, labels: Tensor, examples: Tensor | None = None) -> Calibrator:
+        """Fit it on log-probabilities [N, K], labels [N] and the numbers of the items' examples [N], with one thread.
 
         Between the small steps of torch and scipy, several threads would wait for each other fifteen times as long.
         """
-        module, _, function = self.place.partition(":")
+        module, _, name = self.place.partition(":")
+        function = getattr(import_module(f"peppermill.calibrators.{module}"), name)
+        examples = torch.arange(len(labels)) if examples is None else examples
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
         try:
-            found: Calibrator = getattr(import_module(f"peppermill.calibrators.{module}"), function)(log_probs, labels)
+            found: Calibrator = function(log_probs, labels, examples)
         finally:
             torch.set_num_threads(threads)
         return found
@@ -118,9 +120,11 @@ def row_for(name: str, likelihood: Likelihood, classes: int = 2) -> CalibratorRo
     return row
 
 
-def fit_calibrator_on(name: str, log_probs: Tensor, labels: Tensor, likelihood: Likelihood) -> Calibrator:
-    """Fit a calibrator on log-probabilities [N, K] and labels [N]."""
-    found = row_for(name, likelihood, log_probs.shape[1]).fit(log_probs, labels)
+def fit_calibrator_on(
+    name: str, log_probs: Tensor, labels: Tensor, likelihood: Likelihood, examples: Tensor | None = None
+) -> Calibrator:
+    """Fit a calibrator on log-probabilities [N, K] and labels [N]; without `examples`, every item is one."""
+    found = row_for(name, likelihood, log_probs.shape[1]).fit(log_probs, labels, examples)
     warn_at_limit(found.temperature)
     if name != "temperature":
         then = f"for `calibrator={name!r}` their scale and bias are those of temperature scaling."
@@ -154,8 +158,8 @@ def cross_fitted(
     for number in range(int(fold.max()) + 1):
         inside = fold == number
         if bool(inside.all()):
-            raise ValueError(f"{len(labels):,} items in one fold leave nothing to fit on: give two examples or more.")
-        fitted = row.fit(log_probs[~inside], labels[~inside])
+            raise ValueError("all items are of one example, which leaves nothing to fit on: give more examples.")
+        fitted = row.fit(log_probs[~inside], labels[~inside], examples[~inside])
         found[inside] = likelihood.log_likelihoods(fitted(log_probs[inside]), labels[inside])
         tick(1)
     return found

@@ -49,25 +49,25 @@ class LinearScaling:
         return {"weight": self.weight, "bias": self.bias}
 
 
-def vector_scaling(log_probs: Tensor, labels: Tensor) -> LinearScaling:
-    """Vector scaling of log-probabilities [N, K]."""
-    temperature, u, labels = tempered_items(log_probs, labels)
-    path = choose_path(u, labels, [torch.full((log_probs.shape[1], 2), strength) for strength in STRENGTHS])
+def vector_scaling(log_probs: Tensor, labels: Tensor, examples: Tensor) -> LinearScaling:
+    """Vector scaling of log-probabilities [N, K]; `examples`, [N], are the numbers of the items' examples."""
+    temperature, u, labels, examples = tempered_items(log_probs, labels, examples)
+    path = choose_path(u, labels, examples, [torch.full((log_probs.shape[1], 2), strength) for strength in STRENGTHS])
     return follow_path(temperature, u, labels, path)
 
 
-def matrix_scaling(log_probs: Tensor, labels: Tensor) -> LinearScaling:
+def matrix_scaling(log_probs: Tensor, labels: Tensor, examples: Tensor) -> LinearScaling:
     """Matrix scaling of log-probabilities [N, K]: first the strength for diagonal and bias, then that for the rest.
 
     Each of the K - 1 other entries of a row is held K - 1 times as strongly as the diagonal would be.
     """
-    temperature, u, labels = tempered_items(log_probs, labels)
+    temperature, u, labels, examples = tempered_items(log_probs, labels, examples)
     classes = log_probs.shape[1]
     own = torch.eye(classes, classes + 1).bool() | (torch.arange(classes + 1) == classes)
-    path = choose_path(u, labels, [torch.where(own, strength, math.inf) for strength in STRENGTHS])
+    path = choose_path(u, labels, examples, [torch.where(own, strength, math.inf) for strength in STRENGTHS])
     first = torch.where(own, path[-1].clamp(max=STRENGTHS[1]), math.inf)
     rest = [torch.where(own, first, (classes - 1) * strength) for strength in STRENGTHS[1:-1]]
-    return follow_path(temperature, u, labels, [*path[:-1], *choose_path(u, labels, [path[-1], *rest])])
+    return follow_path(temperature, u, labels, [*path[:-1], *choose_path(u, labels, examples, [path[-1], *rest])])
 
 
 def corrected(u: Tensor, correction: Tensor) -> Tensor:
@@ -77,8 +77,8 @@ def corrected(u: Tensor, correction: Tensor) -> Tensor:
     return torch.where(kept, u, moved + (before - after).nan_to_num()).log_softmax(dim=-1)
 
 
-def tempered_items(log_probs: Tensor, labels: Tensor) -> tuple[float, Tensor, Tensor]:
-    """T, and u and labels of the items to fit on, without those whose label has probability 0: they teach nothing.
+def tempered_items(log_probs: Tensor, labels: Tensor, examples: Tensor) -> tuple[float, Tensor, Tensor, Tensor]:
+    """T, and u, labels and examples of the items to fit on; a label of probability 0 teaches nothing.
 
     u is normalised over the classes that occur, so that an absent label is not taken as evidence against its class.
     """
@@ -87,30 +87,35 @@ def tempered_items(log_probs: Tensor, labels: Tensor) -> tuple[float, Tensor, Te
     possible = u.gather(1, labels[:, None])[:, 0] > -math.inf
     u, labels = u[possible], labels[possible]
     absent = labels.bincount(minlength=u.shape[1]) == 0
-    return temperature, u.masked_fill(absent, -math.inf).log_softmax(dim=1), labels
+    return temperature, u.masked_fill(absent, -math.inf).log_softmax(dim=1), labels, examples.cpu()[possible]
 
 
-def choose_path(u: Tensor, labels: Tensor, penalties: Sequence[Tensor]) -> Sequence[Tensor]:
-    """The penalties, strongest first, up to the first one within one standard error of the best in cross-fitting."""
-    order = torch.from_numpy(np.random.RandomState(0).permutation(len(labels))[:MAX_CHOICE_ITEMS])
+def choose_path(u: Tensor, labels: Tensor, examples: Tensor, penalties: Sequence[Tensor]) -> Sequence[Tensor]:
+    """The penalties, strongest first, up to the first one within one standard error of the best in cross-fitting.
+
+    All items of an example are in one fold, and the error is over examples.
+    """
+    order = np.random.RandomState(0).permutation(len(labels))[:MAX_CHOICE_ITEMS]
+    _, first, example = np.unique(examples.numpy()[order], return_index=True, return_inverse=True)
+    place = torch.from_numpy(first.argsort().argsort()[example])  # of the example, in the order drawn
+    fold = place // max(1, math.ceil(len(first) / FOLDS))
     u, labels = u[order].float(), labels[order]  # twice as fast, and accurate enough to compare
-    folds = torch.arange(len(order)).chunk(FOLDS)
-    found: list[Tensor | None] = [None] * len(folds)
+    insides = [fold == k for k in range(min(FOLDS, len(first)))]
+    found: list[Tensor | None] = [None] * FOLDS
     scores: list[Tensor] = []  # ln p of the labels by a correction that was fitted on the other folds
-    with progress("choosing the shrinkage", len(penalties) * len(folds)) as tick:
+    with progress("choosing the shrinkage", len(penalties) * len(insides)) as tick:
         for penalty in penalties:
             score = torch.zeros(len(order), dtype=torch.float64)
-            for k, fold in enumerate(folds):
-                others = torch.ones(len(order), dtype=torch.bool)
-                others[fold] = False
-                found[k] = fitted = fit_correction(u[others], labels[others], penalty, found[k])
-                score[fold] = corrected(u[fold], fitted).gather(1, labels[fold, None])[:, 0].double()
+            for k, inside in enumerate(insides):
+                found[k] = fitted = fit_correction(u[~inside], labels[~inside], penalty, found[k])
+                score[inside] = corrected(u[inside], fitted).gather(1, labels[inside, None])[:, 0].double()
                 tick(1)
             scores.append(score)
             if score.sum() < max(score.sum() for score in scores):
                 break  # weaker ones will not be better
     leads = [max(scores, key=lambda score: float(score.sum())) - score for score in scores]
-    near = [not lead.sum() > math.sqrt(len(lead)) * lead.std(correction=0) for lead in leads]
+    sums = [torch.zeros(len(first)).double().index_add_(0, place, lead - lead.mean()) for lead in leads]
+    near = [not lead.sum() > of_examples.square().sum().sqrt() for lead, of_examples in zip(leads, sums, strict=True)]
     return penalties[: near.index(True) + 1]
 
 

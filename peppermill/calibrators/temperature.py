@@ -34,7 +34,7 @@ class Temperature:
         return {}
 
 
-def temperature_scaling(log_probs: Tensor, labels: Tensor) -> Temperature:
+def temperature_scaling(log_probs: Tensor, labels: Tensor, examples: Tensor) -> Temperature:
     """Temperature scaling of log-probabilities [N, K]."""
     return Temperature(best_temperature(log_probs, labels)[0])
 

@@ -101,5 +101,7 @@ def fit_calibrator(
     keeps = hasattr(predictor, "with_calibrator")
     bare = predictor.with_calibrator(UNCALIBRATED) if keeps else predictor
     predictions = predict(bare, validation, likelihood=chosen, argument="validation")
-    found = fit_calibrator_on(calibrator, predictions.log_probs, predictions.labels, chosen)
+    found = fit_calibrator_on(
+        calibrator, predictions.log_probs, predictions.labels, chosen, examples=predictions.examples
+    )
     return predictor.with_calibrator(found) if keeps else Calibrated(predictor, found, chosen)

@@ -143,6 +143,17 @@ def test_the_other_classes_take_no_probability_from_a_class_without_items(name, 
     assert nll(found, others.log_probs, others.labels) < nll(warm, others.log_probs, others.labels) - 0.001
 
 
+@pytest.mark.parametrize("name", RICHER)
+def test_pixels_of_one_picture_count_as_one_example(name):
+    """Twelve pictures, each of one class: the classes' shares are those of twelve draws, from which nothing follows."""
+    torch.manual_seed(0)
+    log_probs, examples = torch.randn(2400, 3).log_softmax(dim=1), torch.arange(12).repeat_interleave(200)
+    labels = torch.tensor([0, 1, 2, 2, 2, 2, 0, 1, 2, 0, 2, 2]).repeat_interleave(200)
+    known, items = (CALIBRATORS[name].fit(log_probs, labels, numbers) for numbers in (examples, torch.arange(2400)))
+    assert float(known.bias.abs().max()) == 0
+    assert float(items.bias[2]) > 0.3
+
+
 @pytest.mark.filterwarnings("ignore:.*do not occur")
 @pytest.mark.parametrize("name", RICHER)
 @pytest.mark.parametrize("absent", range(4))
