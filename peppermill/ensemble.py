@@ -60,8 +60,6 @@ class PepEnsemble(nn.Module):
         engine: EngineName | Engine = "auto",
     ) -> PepEnsemble:
         """An ensemble at a sigma of your choice, without a search; the arguments are those of `fit`."""
-        if not 0 <= sigma < float("inf"):
-            raise ValueError(f"`sigma={sigma}` must be a size of noise, zero or positive, and finite.")
         model = as_network(model)
         return cls(model, recipe_at(model, sigma, parameters, size, noise, likelihood, views), engine)
 

@@ -82,6 +82,12 @@ def fit(
         )
     if calibrator:
         row_for(calibrator, pep.likelihood)
+    if scale not in (None, "layer", "filter"):
+        raise ValueError(f'`scale={scale!r}` is unknown: choose "layer" or "filter", or leave it out for one sigma.')
+    if pool is not None and (not isinstance(pool, int) or pool <= size):
+        raise ValueError(f"`pool={pool!r}` must be a whole number above `size={size}`.")
+    if pool is not None and pep.recipe.views:
+        raise ValueError(f"`pool={pool}` chooses among members that see the same inputs: leave `views` out.")
     calibrator = calibrator or ("temperature" if temperature else None)
     if half := {str(v.dtype) for v in pep.perturbation.center.values() if v.dtype in (torch.float16, torch.bfloat16)}:
         warn_user(

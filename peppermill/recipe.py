@@ -5,6 +5,7 @@ A member is a number and not a copy of the weights, so a recipe is small; on oth
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -53,6 +54,10 @@ class Recipe:
     one_pass: Calibrator | None = None  # the rival: the best calibrator of the network alone, on the same items
     split: Split | None = None  # the items on which sigma was tuned; the others are for testing
     race: Race | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.sigma < math.inf:
+            raise ValueError(f"`sigma={self.sigma}` must be a size of noise, zero or positive, and finite.")
 
     @property
     def method(self) -> str:

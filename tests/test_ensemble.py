@@ -101,6 +101,8 @@ def test_member_log_probs_are_those_of_the_members(mlp, data):
 def test_a_sigma_that_is_no_size_of_noise_is_refused(mlp, sigma):
     with pytest.raises(ValueError, match=r"`sigma=.*` must be a size of noise, zero or positive, and finite"):
         pm.PepEnsemble.at_sigma(mlp, sigma)
+    with pytest.raises(ValueError, match=r"`sigma=.*` must be a size of noise, zero or positive, and finite"):
+        pm.PepEnsemble.at_sigma(mlp, 0.1).with_sigma(sigma)
 
 
 def test_at_sigma_zero_every_member_is_the_network(mlp, data):

@@ -88,8 +88,6 @@ def fit_scales(
 
     `temperature` is the T to start from; None if no T is fitted. In a process group every process takes the same steps.
     """
-    if per not in ("layer", "filter"):
-        raise ValueError(f'`scale={per!r}` is unknown: choose "layer" or "filter", or leave it out for one sigma.')
     center, device = request.perturbation.center, request.data.device
     sizes = [len(value) if per == "filter" and value.ndim else 1 for value in center.values()]
     fitted = torch.tensor([0.0] * sum(sizes) + [math.log(temperature or 1.0)], device=device, requires_grad=True)

@@ -29,10 +29,6 @@ def tune_pool(request: Request, found: SigmaSearch, pool: int) -> tuple[Request,
     If the cross-fitted gain is not above rounding, the first m draws remain.
     """
     perturbation, sigma = request.perturbation, found.best.sigma
-    if not isinstance(pool, int) or pool <= perturbation.size:
-        raise ValueError(f"`pool={pool!r}` must be a whole number above `size={perturbation.size}`.")
-    if request.views:
-        raise ValueError(f"`pool={pool}` chooses among members that see the same inputs: leave `views` out.")
     if sigma == 0:
         return request, found
     found_by_draw = []

@@ -190,9 +190,9 @@ def test_noise_by_layer_and_by_filter_have_names(factors, method):
     assert pm.PepEnsemble.at_sigma(networks.mlp(), 0.1, noise=noise).method == method
 
 
-def test_an_unknown_scale_is_refused():
+def test_an_unknown_scale_is_refused_before_the_data_are_read():
     with pytest.raises(ValueError, match=r'`scale=\'neuron\'` is unknown: choose "layer" or "filter"'):
-        pm.fit(networks.mlp(), networks.items(20), scale="neuron")
+        pm.fit(networks.mlp(), None, scale="neuron")
 
 
 @pytest.mark.slow

@@ -166,9 +166,9 @@ def test_a_pool_without_noise_has_nothing_to_choose_from():
 
 
 @pytest.mark.parametrize("pool", [4, 0, 3.5, "many"])
-def test_a_pool_that_is_not_larger_than_the_ensemble_is_refused(pool):
+def test_a_pool_that_is_not_larger_than_the_ensemble_is_refused_before_the_data_are_read(pool):
     with pytest.raises(ValueError, match=r"`pool=.*` must be a whole number above `size=4`"):
-        tune_pool(request_of(networks.mlp(), networks.items(20)), found_at(0.1, 20), pool)
+        pm.fit(networks.mlp(), None, size=4, pool=pool)
 
 
 def test_a_pool_that_does_not_fit_in_memory_is_refused_before_it_is_filled():
@@ -178,6 +178,5 @@ def test_a_pool_that_does_not_fit_in_memory_is_refused_before_it_is_filled():
 
 
 def test_a_pool_and_views_are_refused():
-    request = request_of(networks.mlp(), networks.items(20), views=(pm.views.IDENTITY,))
     with pytest.raises(ValueError, match="`pool=20` chooses among members that see the same inputs: leave `views` out"):
-        tune_pool(request, found_at(0.1, 20), 20)
+        pm.fit(networks.mlp(), None, pool=20, views="horizontal_flip")
