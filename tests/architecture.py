@@ -82,30 +82,31 @@ CORE = [
 BUDGET = {
     # The plan has 2,050 in 14: the race, uncertainty, calibrators and views in pep.json, predict_proba of any data.
     # And the rival of members with views, classes without items, what a race cannot do with its arguments.
-    "top level": (2694, 17),
-    "tuning": (1084, 8),  # the plan has 750 in 7: noise by layer (faster where memory allows), a pool, old keywords
+    "top level": (2691, 17),
+    "tuning": (1073, 8),  # the plan has 750 in 7: noise by layer (faster where memory allows), a pool, old keywords
     # The plan has 300: L-BFGS in units of standard errors, in chunks that stay in the cache; classes without items.
-    "calibrators": (442, 3),
+    # And the shrinkage over examples, where items are pixels or tokens (7 lines).
+    "calibrators": (449, 3),
     "views": (139, 1),
     # The plan has 1,250: the trace that patches no other thread, what it may not bake in, and a comparison with the
     # plain network before the first use of every plan.
     # And a weight that the network holds in several places; parameters that are found by name while a network is
     # traced, which halves the time of the trace; the row type of engines and searches.
-    "engines": (1445, 11),
+    "engines": (1443, 11),
     "streaming": (482, 4),  # not in the plan: predictions for data of any length, in parts
-    "predictors": (334, 3),  # the plan has 300: any calibrator for any predictor, test-time augmentation
+    "predictors": (336, 3),  # the plan has 300: any calibrator for any predictor, test-time augmentation
     # The plan has 900 in 8: statistics by example, when to abstain, results that show themselves and are typed.
     "evaluation": (1178, 8),
-    "curvature": (627, 3),
+    "curvature": (621, 3),
     "datasets": (307, 4),  # the plan has 280 in 3: loaders with other options came from plumbing
     "distributed": (129, 3),  # 15 more: what any process has to say to the others, and one without batches
     "export": (327, 2),  # the plan has 350: calibrators, views and uncertainties as outputs
     # The plan has 1,750. More: modules of torch in a Keras model stay as they are, sizes are read before arrays,
     # pictures are cached as bytes, or read without a cache; npz files, names of pictures and data of the hub stream.
     "sources": (1838, 15),
-    "report": (1263, 8),
-    "integrations": (392, 4),  # 61 more: actors of Ray
-    "cli": (1307, 12),  # below the plan: related commands share a file
+    "report": (1261, 8),
+    "integrations": (391, 4),  # 61 more: actors of Ray
+    "cli": (1309, 12),  # below the plan: related commands share a file
     "demo": (81, 1),
     # The plan has 340: calls of a network, Keras' door, tables of results, versions in files, digests of all kinds.
     # And from the core: what a batch must hold (17 lines), and which networks can be perturbed (16).
@@ -528,9 +529,9 @@ def opened_by_table2() -> set[str]:
 LIMITS = {
     # The plan has 12,500 lines, and 2,150 for what came since: nothing wrong or lost 250, the race 900, uncertainty
     # 450, predictions in parts 550. The stub with the public names, `__init__.pyi`, counts too.
-    "lines of the wheel": (14678, 14646),
+    "lines of the wheel": (14664, 14646),
     "files of the wheel": (115, 115),
-    "lines of the core": (1711, 1650),  # 61 more: calibrators, views, uncertainty and examples pass through it
+    "lines of the core": (1709, 1650),  # 61 more: calibrators, views, uncertainty and examples pass through it
     "rooms over their budget": (0, 0),
     "imports that point down": (0, 0),
     "without a place in the reading order": (0, 0),
@@ -551,9 +552,9 @@ LIMITS = {
     "code from text": (0, 0),
     "loaded too early": (0, 0),
     "modules of fit": (26, 20),
-    "lines of fit": (3676, 2400),
+    "lines of fit": (3683, 2400),
     "modules of a prediction": (8, 8),
-    "lines of a prediction": (1356, 1000),
+    "lines of a prediction": (1266, 1000),
     "modules of Table 2 in experiments": (9, 9),  # with the files of the library that it runs, about 48
     "lines of Table 2 in experiments": (1224, 1224),  # the race is a column; a finished row gets new columns
     "private names in tests": (0, 0),

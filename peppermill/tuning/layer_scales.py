@@ -148,9 +148,9 @@ def minibatch_log_likelihood(
             change = (sigma * logs[name].exp()).view(-1, *(1,) * (value.ndim - 1)) * direction
             for params, signed in zip(members[-2:], (change, -change), strict=True):
                 params[name] = (value + signed).view(value.shape).to(value.dtype)
-    # A checkpoint holds the activations of one member at a time; to hold those of all members is faster by a third.
+    # A checkpoint holds the activations of one member at a time; to hold those of all members is faster.
     call = shells if hold else partial(checkpoint, shells, use_reentrant=False)
-    total = torch.zeros(())
+    total = torch.zeros((), device=request.data.device)
     for inputs, labels, weights in minibatch:
         outputs = []
         for j, params in enumerate(members):
