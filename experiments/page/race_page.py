@@ -58,6 +58,12 @@ def page_of(
             "Tuning and test images are parts of one set: what looks better by chance on one part looks worse on the "
             "other."
         )
+    several = [name for name, c in found.items() if "races" not in c and c["settings"]["noise_seeds"] > 1]
+    if several:  # files from before `paired` averaged over seeds first
+        parts.append(
+            "The paired tests count the first split once for each seed of the noise, so that their means are not those "
+            f"of the tables, on {'; '.join(map(title_of, several))}."
+        )
     measured = {name for name, every in sources.items() for one in every if one["methods"].keys() & {*additions}}
     if without := "; ".join(title_of(name) for name in sorted(found.keys() - measured)):
         parts.append(f"The additions to PEP have not been measured separately on {without}.")
