@@ -24,6 +24,8 @@ of the images (for networks of Table 2: over trained networks). *From T* is the 
 scaling on the same splits: use it to compare methods that ran on fewer splits, as their rows say.
 *Splits* is the standard deviation over splits, *seeds* over seeds of the noise on the first split; every
 other split has a seed of its own. Other numbers of members use the noise found for ten, as in the race.
+The paired tests are over images: the difference of each is averaged over the splits that test it, so the mean
+may differ from that of the table in the last digits.
 
 laplace-torch is fitted on the tuning images, as the others are: with a Kronecker posterior of the last layer
 and probit prediction; and with a diagonal posterior of all weights, ten networks drawn from it, and the
@@ -61,8 +63,8 @@ def page_of(
     several = [name for name, c in found.items() if "races" not in c and c["settings"]["noise_seeds"] > 1]
     if several:  # files from before `paired` averaged over seeds first
         parts.append(
-            "The paired tests count the first split once for each seed of the noise, so that their means are not those "
-            f"of the tables, on {'; '.join(map(title_of, several))}."
+            "The paired tests count the first split once for each seed of the noise, and so more than the others, on "
+            f"{'; '.join(map(title_of, several))}."
         )
     measured = {name for name, every in sources.items() for one in every if one["methods"].keys() & {*additions}}
     if without := "; ".join(title_of(name) for name in sorted(found.keys() - measured)):
