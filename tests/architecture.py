@@ -86,7 +86,7 @@ BUDGET = {
     "tuning": (1073, 8),  # the plan has 750 in 7: noise by layer (faster where memory allows), a pool, old keywords
     # The plan has 300: L-BFGS in units of standard errors, in chunks that stay in the cache; classes without items.
     # And the shrinkage over examples, where items are pixels or tokens (7 lines).
-    "calibrators": (449, 3),
+    "calibrators": (450, 3),
     "views": (139, 1),
     # The plan has 1,250: the trace that patches no other thread, what it may not bake in, and a comparison with the
     # plain network before the first use of every plan.
@@ -529,7 +529,7 @@ def opened_by_table2() -> set[str]:
 LIMITS = {
     # The plan has 12,500 lines, and 2,150 for what came since: nothing wrong or lost 250, the race 900, uncertainty
     # 450, predictions in parts 550. The stub with the public names, `__init__.pyi`, counts too.
-    "lines of the wheel": (14664, 14646),
+    "lines of the wheel": (14665, 14646),
     "files of the wheel": (115, 115),
     "lines of the core": (1709, 1650),  # 61 more: calibrators, views, uncertainty and examples pass through it
     "rooms over their budget": (0, 0),

@@ -108,7 +108,8 @@ def choose_path(u: Tensor, labels: Tensor, examples: Tensor, penalties: Sequence
             score = torch.zeros(len(order), dtype=torch.float64)
             for k, inside in enumerate(insides):
                 found[k] = fitted = fit_correction(u[~inside], labels[~inside], penalty, found[k])
-                score[inside] = corrected(u[inside], fitted).gather(1, labels[inside, None])[:, 0].double()
+                moved = u[inside] + _product(u[inside].clamp(min=FLOOR), fitted.to(u))  # absent classes stay at -inf
+                score[inside] = moved.log_softmax(dim=1).gather(1, labels[inside, None])[:, 0].double()
                 tick(1)
             scores.append(score)
             if score.sum() < max(score.sum() for score in scores):
